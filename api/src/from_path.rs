@@ -1,0 +1,1 @@
+//! Where a file belongs, read from its path.

@@ -1,0 +1,81 @@
+//! What reading a snapshot found: the summary of `tidegauge inspect --json`, of the catalog and of the page.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// Summary of one snapshot. Sizes in bytes.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Inspection {
+    /// Name of the file, as given.
+    pub file: String,
+    /// Bytes of the file as given.
+    pub bytes: u64,
+    /// From the outside in: "gzip", "zstd", "pickle4", …
+    pub wrapping: Vec<String>,
+    /// What wrote it, as far as the file tells: "torch 2.10+", "torch_npu", …
+    pub producer: String,
+    /// Devices with segments or events.
+    pub devices: Vec<DeviceInspection>,
+    /// Entries of `external_annotations`.
+    pub annotations: u64,
+    /// Odd things that did not stop the reading.
+    pub findings: Vec<Finding>,
+}
+
+/// Summary of one device.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct DeviceInspection {
+    /// Device ordinal as the process saw it.
+    pub device: u32,
+    /// Segments at the end.
+    pub segments: u64,
+    /// Blocks in them, inactive ones included.
+    pub blocks: u64,
+    /// Events in the trace.
+    pub events: u64,
+    /// Events by action.
+    pub actions: BTreeMap<String, u64>,
+    /// Sum of `requested_size` of active blocks.
+    pub requested: Levels,
+    /// Sum of sizes of blocks that are allocated.
+    pub allocated: Levels,
+    /// Sum of sizes of blocks that are allocated or wait to be freed.
+    pub active: Levels,
+    /// Sum of sizes of segments.
+    pub reserved: Levels,
+    /// Index of the event after which `allocated` is highest for the first time; absent when that is before
+    /// the first event, or when there are no events.
+    pub peak_event: Option<u64>,
+    /// Active blocks that are older than the trace.
+    pub preexisting_blocks: u64,
+}
+
+/// A level before the trace, at its highest and after the trace, bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Levels {
+    /// Before the first event.
+    pub head: u64,
+    /// Highest over all states.
+    pub peak: u64,
+    /// After the last event.
+    pub end: u64,
+}
+
+/// Something odd that did not stop the reading.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Finding {
+    /// Stable code: "unknown-key".
+    pub code: String,
+    /// How often.
+    pub count: u64,
+    /// One sentence.
+    pub message: String,
+}
+
+impl Inspection {
+    /// The device whose allocated peak is highest.
+    pub fn busiest_device(&self) -> Option<&DeviceInspection> {
+        self.devices.iter().max_by_key(|device| (device.allocated.peak, device.events))
+    }
+}

@@ -1,0 +1,3 @@
+//! The program `tidegauge`.
+
+fn main() {}

@@ -1,0 +1,1 @@
+//! What Python sees of the capture agent.

@@ -1,0 +1,1 @@
+//! Takes snapshots in a training process and sends them.

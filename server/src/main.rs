@@ -1,0 +1,3 @@
+//! Receives, catalogs and serves memory snapshots.
+
+fn main() {}

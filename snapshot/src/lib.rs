@@ -1,0 +1,1 @@
+//! What a PyTorch memory snapshot is.

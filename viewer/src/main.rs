@@ -1,0 +1,3 @@
+//! The dashboard in the browser.
+
+fn main() {}
