@@ -1,3 +1,71 @@
-//! Chores.
+//! Chores: `cargo xtask` and the name of one.
+//!
+//! One file per chore. What is heavy to compile lives in programs of its own (`xtask/bindgen`, `xtask/bench`),
+//! so that the first chore starts soon.
 
-fn main() {}
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "chores talk")]
+
+mod workspace;
+mod arguments;
+mod site;
+mod serve;
+mod demo;
+mod http;
+mod test;
+mod tidy;
+mod wasm;
+mod browser;
+mod python;
+mod torch;
+mod bench;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+
+use crate::{arguments::Arguments, workspace::Workspace};
+
+const USAGE: &str = "\
+usage: cargo xtask CHORE
+
+For users:
+  serve [--demo] [--listen ADDR] [--data DIR] [--release] [--quick] [--no-open]
+      Builds the page and the server and starts both. --demo fills a run from the committed snapshots.
+  test [--torch] [--services] [--soak] [--only TIER]
+      Everything the pipeline checks, tier by tier, with a table at the end.
+
+For the desk:
+  site [--quick]            Builds the page into the target folder; --quick compiles faster and runs slower.
+  tidy                      Who knows whom, forbidden dependencies, module heads, links.
+  bench read [FILE]         Reading a snapshot, beside CPython's pickle.load.
+  bench picture [FILE]      One picture in wasm under Node.";
+
+/// The exit status of a command line nobody understands, as in BSD's sysexits.
+const USAGE_EXIT: u8 = 64;
+
+fn main() -> ExitCode {
+    let mut arguments = Arguments::from_env();
+    let chore = arguments.word();
+    let chore: fn(&Workspace, Arguments) -> Result<ExitCode> = match chore.as_deref() {
+        Some("serve") => serve::run,
+        Some("test") => test::run,
+        Some("site") => site::run,
+        Some("tidy") => tidy::run,
+        Some("bench") => bench::run,
+        Some("help" | "--help" | "-h") => {
+            println!("{USAGE}");
+            return ExitCode::SUCCESS;
+        }
+        _ => {
+            eprintln!("{USAGE}");
+            return ExitCode::from(USAGE_EXIT);
+        }
+    };
+    match Workspace::find().and_then(|workspace| chore(&workspace, arguments)) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

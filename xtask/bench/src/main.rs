@@ -1,0 +1,3 @@
+//! Measures what users wait for, and makes the file it is measured on.
+
+fn main() {}
