@@ -3,6 +3,9 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use tidegauge_snapshot::Snapshot;
+use tidegauge_snapshot::model::Device;
+use tidegauge_snapshot::replay::{self, Replay};
 
 /// Summary of one snapshot. Sizes in bytes.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -77,5 +80,66 @@ impl Inspection {
     /// The device whose allocated peak is highest.
     pub fn busiest_device(&self) -> Option<&DeviceInspection> {
         self.devices.iter().max_by_key(|device| (device.allocated.peak, device.events))
+    }
+}
+
+/// The summary of a snapshot that was read from a file of this name and size. Replays every device.
+pub fn inspect(snapshot: &Snapshot, file: &str, bytes: u64) -> Inspection {
+    let replays: Vec<Replay> =
+        snapshot.devices.iter().map(|device| replay::replay(snapshot, device)).collect();
+    inspect_replayed(snapshot, &replays, file, bytes)
+}
+
+/// The summary, when the devices have been replayed already, in the order of [`Snapshot::devices`].
+pub fn inspect_replayed(snapshot: &Snapshot, replays: &[Replay], file: &str, bytes: u64) -> Inspection {
+    let findings = tidegauge_snapshot::findings::findings(snapshot, replays);
+    Inspection {
+        file: file.to_owned(),
+        bytes,
+        wrapping: snapshot.wrapping.clone(),
+        producer: snapshot.producer.clone(),
+        devices: snapshot
+            .devices
+            .iter()
+            .zip(replays)
+            .map(|(device, replay)| inspect_device(snapshot, device, replay))
+            .collect(),
+        annotations: snapshot.annotations.len() as u64,
+        findings: findings
+            .into_iter()
+            .map(|finding| Finding { code: finding.code, count: finding.count, message: finding.message })
+            .collect(),
+    }
+}
+
+fn inspect_device(snapshot: &Snapshot, device: &Device, replay: &Replay) -> DeviceInspection {
+    let mut counts = [0u64; 256];
+    for event in device.events.clone() {
+        counts[usize::from(snapshot.trace.action[event].0)] += 1;
+    }
+    let actions = (0..=u8::MAX)
+        .zip(counts)
+        .filter(|(_, count)| *count > 0)
+        .map(|(action, count)| {
+            (snapshot.action_name(tidegauge_snapshot::model::Action(action)).to_owned(), count)
+        })
+        .collect();
+    let levels = |of: fn(&replay::Levels) -> u64| Levels {
+        head: of(&replay.head),
+        peak: of(&replay.peak),
+        end: of(&replay.end),
+    };
+    DeviceInspection {
+        device: device.ordinal,
+        segments: device.segments.len() as u64,
+        blocks: device.segments.clone().map(|segment| snapshot.segments.blocks[segment].len() as u64).sum(),
+        events: device.events.len() as u64,
+        actions,
+        requested: levels(|levels| levels.requested),
+        allocated: levels(|levels| levels.allocated),
+        active: levels(|levels| levels.active),
+        reserved: levels(|levels| levels.reserved),
+        peak_event: u64::from(replay.peak_state).checked_sub(1),
+        preexisting_blocks: replay.n_preexisting as u64,
     }
 }

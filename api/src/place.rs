@@ -87,8 +87,13 @@ mod tests {
     #[test]
     fn a_window_reads_as_a_range_and_a_reason_follows_its_step() {
         let label = |first, last, reason: Option<&str>| {
-            Place { first_step: first, last_step: last, reason: reason.map(str::to_owned), ..Place::default() }
-                .step_label()
+            Place {
+                first_step: first,
+                last_step: last,
+                reason: reason.map(str::to_owned),
+                ..Place::default()
+            }
+            .step_label()
         };
         assert_eq!(label(Some(6), Some(10), None), "6–10");
         assert_eq!(label(Some(1), Some(1), Some("step")), "1");

@@ -1,0 +1,100 @@
+//! A snapshot as tables: columns side by side, rows named by small numbers, strings and stacks stored once.
+
+pub mod action;
+pub mod stacks;
+pub mod trace;
+pub mod segments;
+pub mod value;
+
+pub use action::{Action, ActionNames};
+pub use segments::{BlockState, Blocks, Segments};
+pub use stacks::{Frame, FrameId, StackId, Stacks, StrId, Strings};
+pub use trace::{Extra, Trace};
+pub use value::Value;
+
+use std::ops::Range;
+
+/// Everything one file holds.
+#[derive(Debug, Default, Clone, PartialEq)]
+pub struct Snapshot {
+    /// From the outside in: "zstd", "gzip", "pickle4".
+    pub wrapping: Vec<String>,
+    /// Bytes of the pickle, decompressed.
+    pub content_bytes: u64,
+    /// What wrote the file, as far as it tells: "torch 2.9", "torch_npu".
+    pub producer: String,
+    /// Every text, once.
+    pub strings: Strings,
+    /// Every call stack, once.
+    pub stacks: Stacks,
+    /// Raw stream handles by first appearance.
+    pub streams: Vec<u64>,
+    /// Names of actions this version does not know.
+    pub action_names: ActionNames,
+    /// The events of all devices, one device after the other; [`Device::events`] says which are whose.
+    pub trace: Trace,
+    /// The segments of all devices; [`Device::segments`] says which are whose.
+    pub segments: Segments,
+    /// The blocks of all segments, in order of address within each; [`Segments::blocks`] says which are whose.
+    pub blocks: Blocks,
+    /// Devices with segments or events, by ordinal.
+    pub devices: Vec<Device>,
+    /// `external_annotations`, in order.
+    pub annotations: Vec<Annotation>,
+    /// `allocator_settings`, in order.
+    pub settings: Vec<(String, Value)>,
+    /// Odd things that did not stop the reading.
+    pub findings: Vec<Finding>,
+}
+
+/// One device of the process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Device {
+    /// Ordinal as the process saw it, after `CUDA_VISIBLE_DEVICES`.
+    pub ordinal: u32,
+    /// Its rows in [`Snapshot::trace`].
+    pub events: Range<usize>,
+    /// Its rows in [`Snapshot::segments`].
+    pub segments: Range<usize>,
+}
+
+/// One end of a named range that the program marked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Annotation {
+    /// True for the beginning, false for the end.
+    pub is_start: bool,
+    /// Name of the range.
+    pub name: StrId,
+    /// Device that was current in the thread.
+    pub device: u32,
+    /// Unix epoch, microseconds.
+    pub time_us: i64,
+}
+
+/// Something odd that did not stop the reading, said once with its count.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// Stable code: "unknown-key".
+    pub code: String,
+    /// How often.
+    pub count: u64,
+    /// One sentence.
+    pub message: String,
+}
+
+impl Snapshot {
+    /// The device with this ordinal, if it has segments or events.
+    pub fn device(&self, ordinal: u32) -> Option<&Device> {
+        self.devices.iter().find(|device| device.ordinal == ordinal)
+    }
+
+    /// A setting of the allocator by its name.
+    pub fn setting(&self, name: &str) -> Option<&Value> {
+        self.settings.iter().find(|(key, _)| key == name).map(|(_, value)| value)
+    }
+
+    /// The name of an action as it stands in the file.
+    pub fn action_name(&self, action: Action) -> &str {
+        action.known_name().or_else(|| self.action_names.name(action)).unwrap_or("unknown")
+    }
+}

@@ -1,0 +1,6 @@
+//! Whole files: real snapshots against what the allocator itself reported, and hostile ones.
+
+mod exact;
+mod hostile;
+mod pack;
+mod pictures;
