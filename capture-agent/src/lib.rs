@@ -1,1 +1,26 @@
-//! Takes snapshots in a training process and sends them.
+//! Takes memory snapshots in a training process and sends them to a server.
+//!
+//! A [`session`] is told where steps end. When the [`plan`] says so it asks a [`recorder`] (cuda, npu: the
+//! [`backend`] table) for the history, has it cleared at once and hands it to the [`courier`], whose threads
+//! write it to the [`outbox`] on disk and then [`push`] it. Nothing here knows Python, and nothing here makes
+//! the training thread wait for the network.
+//!
+//! ```text
+//! step(n) ─ plan ─ recorder: read, clear ─ courier: write ─ outbox ─ courier: push ─ server
+//!           training thread                 one thread               another thread
+//! ```
+
+pub mod session;
+pub mod settings;
+pub mod plan;
+pub mod whereabouts;
+pub mod recorder;
+pub mod backend;
+pub mod courier;
+pub mod outbox;
+pub mod push;
+pub mod backoff;
+pub mod notices;
+
+#[cfg(test)]
+mod fake_server;

@@ -1,0 +1,259 @@
+//! Which steps and which ranks are chosen, and which steps a snapshot covers.
+//!
+//! Pure: [`Windows`] is told where steps end and says what is due. It is also told whether that worked, so a
+//! snapshot that failed leaves its steps to the next one.
+
+use std::{fmt, ops::RangeInclusive, str::FromStr};
+
+/// The most numbers and ranges in one choice: more are a mistake, not a plan.
+const MAX_RANGES: usize = 10_000;
+
+/// Chosen numbers: "all", or numbers and ranges as in "1,5,10-12".
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Numbers {
+    /// Every one.
+    All,
+    /// These.
+    Some(Vec<RangeInclusive<u64>>),
+}
+
+/// Text that chooses no numbers.
+#[derive(Debug, thiserror::Error)]
+#[error("expected \"all\" or numbers such as 1,5,10-12, found {0:?}")]
+pub struct NotNumbers(String);
+
+impl Numbers {
+    /// Whether `n` is among them.
+    pub fn contains(&self, n: u64) -> bool {
+        match self {
+            Self::All => true,
+            Self::Some(ranges) => ranges.iter().any(|range| range.contains(&n)),
+        }
+    }
+}
+
+impl FromStr for Numbers {
+    type Err = NotNumbers;
+
+    fn from_str(text: &str) -> Result<Self, NotNumbers> {
+        if text.trim() == "all" {
+            return Ok(Self::All);
+        }
+        let number = |text: &str| text.trim().parse::<u64>().ok();
+        let range = |text: &str| match text.split_once('-') {
+            Some((first, last)) => Some(number(first)?..=number(last)?),
+            None => number(text).map(|n| n..=n),
+        };
+        let parts = text.split(',').filter(|part| !part.trim().is_empty()).take(MAX_RANGES + 1);
+        match parts.map(range).collect::<Option<Vec<_>>>() {
+            Some(ranges) if ranges.len() <= MAX_RANGES => Ok(Self::Some(ranges)),
+            _ => Err(NotNumbers(text.to_owned())),
+        }
+    }
+}
+
+impl fmt::Display for Numbers {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self::Some(ranges) = self else { return out.write_str("all") };
+        for (i, range) in ranges.iter().enumerate() {
+            let comma = if i > 0 { ", " } else { "" };
+            match (range.start(), range.end()) {
+                (first, last) if first == last => write!(out, "{comma}{first}")?,
+                (first, last) => write!(out, "{comma}{first}–{last}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Which steps a snapshot covers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Window {
+    /// All since the previous snapshot.
+    SincePrevious,
+    /// The chosen step alone.
+    Step,
+}
+
+impl Window {
+    /// The word in settings and sidecars.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::SincePrevious => "since_previous",
+            Self::Step => "step",
+        }
+    }
+}
+
+/// What is due at a step's end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Due {
+    /// Nothing.
+    Nothing,
+    /// Forget the history: the next step is to stand alone.
+    Clear,
+    /// Take a snapshot of these steps.
+    Take(Steps),
+}
+
+/// The steps a snapshot covers; absent before the first step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Steps {
+    /// The first step whose events are in it.
+    pub first: Option<u64>,
+    /// The last.
+    pub last: Option<u64>,
+}
+
+/// A step that ended before one that had ended already.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("step({said}) after step({done}) is ignored: steps are numbered upwards through the whole run")]
+pub struct StepBack {
+    said: u64,
+    done: u64,
+}
+
+/// Where training is, and where the recorded history begins.
+#[derive(Debug, Clone)]
+pub struct Windows {
+    chosen: Numbers,
+    window: Window,
+    /// The last step that ended. Before the first: startup.
+    done: Option<u64>,
+    /// The first step in the history. Startup belongs to the first step that ends.
+    first: Option<u64>,
+}
+
+impl Windows {
+    /// Before the first step.
+    pub fn new(chosen: Numbers, window: Window) -> Self {
+        Self { chosen, window, done: None, first: None }
+    }
+
+    /// Step `n` ended; without `n`, the one after the last, counting from 1. `step(0)` before the loop parts
+    /// startup from step 1.
+    ///
+    /// # Errors
+    /// [`StepBack`] when a later step has ended; nothing changes then.
+    pub fn end_of_step(&mut self, n: Option<u64>) -> Result<Due, StepBack> {
+        let n = n.unwrap_or_else(|| self.in_progress());
+        match self.done {
+            Some(done) if n < done => return Err(StepBack { said: n, done }),
+            Some(done) if n == done => return Ok(Due::Nothing),
+            _ => {}
+        }
+        self.done = Some(n);
+        let first = *self.first.get_or_insert(n);
+        Ok(if self.chosen.contains(n) {
+            Due::Take(Steps { first: Some(first), last: Some(n) })
+        } else if self.window == Window::Step && self.chosen.contains(n.saturating_add(1)) {
+            Due::Clear
+        } else {
+            Due::Nothing
+        })
+    }
+
+    /// The steps that a snapshot taken now, amid a step, covers.
+    pub fn so_far(&self) -> Steps {
+        let last = self.done.map(|_| self.in_progress());
+        Steps { first: self.first.filter(|_| last.is_some()), last }
+    }
+
+    /// The history is empty now: it begins anew with the step after the last that ended.
+    pub fn cleared(&mut self) {
+        self.first = self.done.map(|_| self.in_progress());
+    }
+
+    fn in_progress(&self) -> u64 {
+        self.done.map_or(1, |done| done.saturating_add(1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is due at the ends of steps 1 to `last`, all of which works: "1: 1, 5: 2–5".
+    fn played(chosen: &str, window: Window, last: u64) -> String {
+        let mut windows = Windows::new(chosen.parse().unwrap(), window);
+        let mut story = Vec::new();
+        for n in 1..=last {
+            match windows.end_of_step(None).unwrap() {
+                Due::Nothing => continue,
+                Due::Clear => story.push(format!("{n}: clear")),
+                Due::Take(steps) => {
+                    story.push(format!("{n}: {}–{}", steps.first.unwrap(), steps.last.unwrap()))
+                }
+            }
+            windows.cleared();
+        }
+        story.join(", ")
+    }
+
+    #[test]
+    fn each_snapshot_covers_the_steps_since_the_previous_one() {
+        assert_eq!(played("1,5,10", Window::SincePrevious, 12), "1: 1–1, 5: 2–5, 10: 6–10");
+        assert_eq!(played("all", Window::SincePrevious, 3), "1: 1–1, 2: 2–2, 3: 3–3");
+    }
+
+    #[test]
+    fn a_window_of_one_step_is_cleared_for_at_the_end_of_the_step_before() {
+        assert_eq!(played("1,5,10", Window::Step, 12), "1: 1–1, 4: clear, 5: 5–5, 9: clear, 10: 10–10");
+        assert_eq!(played("5-6", Window::Step, 7), "4: clear, 5: 5–5, 6: 6–6");
+    }
+
+    #[test]
+    fn a_snapshot_that_failed_leaves_its_steps_to_the_next() {
+        let mut windows = Windows::new("1,5".parse().unwrap(), Window::SincePrevious);
+        windows.end_of_step(Some(1)).unwrap();
+        assert_eq!(windows.end_of_step(Some(5)), Ok(Due::Take(Steps { first: Some(1), last: Some(5) })));
+    }
+
+    #[test]
+    fn startup_belongs_to_the_first_step_unless_step_0_ends_it() {
+        let mut windows = Windows::new("0,1".parse().unwrap(), Window::SincePrevious);
+        assert_eq!(windows.so_far(), Steps::default());
+        assert_eq!(windows.end_of_step(Some(0)), Ok(Due::Take(Steps { first: Some(0), last: Some(0) })));
+        windows.cleared();
+        assert_eq!(windows.end_of_step(None), Ok(Due::Take(Steps { first: Some(1), last: Some(1) })));
+    }
+
+    #[test]
+    fn a_resumed_run_counts_from_where_it_says() {
+        let mut windows = Windows::new("1005".parse().unwrap(), Window::SincePrevious);
+        for n in 1001..1005 {
+            assert_eq!(windows.end_of_step(Some(n)), Ok(Due::Nothing));
+        }
+        assert_eq!(windows.end_of_step(None), Ok(Due::Take(Steps { first: Some(1001), last: Some(1005) })));
+    }
+
+    #[test]
+    fn a_snapshot_amid_a_step_covers_that_step_and_leaves_it_its_rest() {
+        let mut windows = Windows::new("3".parse().unwrap(), Window::SincePrevious);
+        windows.end_of_step(None).unwrap();
+        assert_eq!(windows.so_far(), Steps { first: Some(1), last: Some(2) });
+        windows.cleared();
+        windows.end_of_step(None).unwrap();
+        assert_eq!(windows.end_of_step(None), Ok(Due::Take(Steps { first: Some(2), last: Some(3) })));
+    }
+
+    #[test]
+    fn steps_that_go_back_or_stand_still_change_nothing() {
+        let mut windows = Windows::new(Numbers::All, Window::SincePrevious);
+        windows.end_of_step(Some(5)).unwrap();
+        assert_eq!(windows.end_of_step(Some(5)), Ok(Due::Nothing));
+        assert_eq!(windows.end_of_step(Some(0)), Err(StepBack { said: 0, done: 5 }));
+        assert_eq!(windows.so_far().last, Some(6));
+    }
+
+    #[test]
+    fn numbers_are_read_from_text_and_shown_as_people_write_them() {
+        let shown = |text: &str| text.parse::<Numbers>().map(|numbers| numbers.to_string());
+        assert_eq!(shown("1, 5,10-12").unwrap(), "1, 5, 10–12");
+        assert_eq!(shown("all").unwrap(), "all");
+        assert_eq!(shown("").unwrap(), "");
+        for wrong in ["one", "1,-", "1;5", "-3", "99999999999999999999"] {
+            assert!(shown(wrong).is_err(), "{wrong}");
+        }
+    }
+}

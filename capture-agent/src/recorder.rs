@@ -1,0 +1,96 @@
+//! What a session needs of whatever keeps the memory history.
+
+use std::{collections::BTreeMap, io};
+
+use serde_json::Value;
+use tidegauge_api::Sidecar;
+
+use crate::{backend::Recording, outbox::Draft};
+
+/// Keeps a memory history: torch in training, a double in tests.
+///
+/// All calls come from the training thread, and each is made only between a `record` and a `stop`.
+pub trait Recorder: Send {
+    /// Begins to record.
+    ///
+    /// # Errors
+    /// When it cannot.
+    fn record(&mut self, recording: &Recording) -> Result<(), RecorderError>;
+
+    /// Waits for work that is still to allocate, where the device needs that before a snapshot.
+    ///
+    /// # Errors
+    /// When the device failed.
+    fn settle(&mut self) -> Result<(), RecorderError>;
+
+    /// The allocator's statistics.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    fn statistics(&mut self) -> Result<Statistics, RecorderError>;
+
+    /// Reads the history, and nothing else.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    fn read(&mut self) -> Result<Box<dyn Unwritten>, RecorderError>;
+
+    /// Empties the history and goes on recording in the same way.
+    ///
+    /// # Errors
+    /// When it cannot; the history may be whole or gone then.
+    fn clear(&mut self, recording: &Recording) -> Result<(), RecorderError>;
+
+    /// Ends recording.
+    ///
+    /// # Errors
+    /// When it cannot.
+    fn stop(&mut self) -> Result<(), RecorderError>;
+
+    /// Rank and world size, once the process has joined a group.
+    fn group(&mut self) -> Option<Group>;
+
+    /// Writes into a sidecar what it is and how it records.
+    fn describe(&self, recording: &Recording, sidecar: &mut Sidecar);
+}
+
+/// A snapshot in memory.
+pub trait Unwritten: Send {
+    /// Writes it as a pickle, away from the training thread.
+    ///
+    /// # Errors
+    /// When it cannot be turned into bytes, or these not written.
+    fn write(self: Box<Self>, draft: Draft) -> io::Result<Draft>;
+}
+
+/// What the allocator counts, by device ordinal.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Statistics {
+    /// `memory_stats()`
+    pub memory_stats: BTreeMap<String, Value>,
+    /// `mem_get_info()`: free and total bytes.
+    pub mem_get_info: BTreeMap<String, [u64; 2]>,
+}
+
+impl Statistics {
+    /// Allocations and frees so far, over all devices.
+    pub fn n_events(&self) -> u64 {
+        let count = |stats: &Value, key| stats.get(key).and_then(Value::as_u64).unwrap_or(0);
+        let counts = |stats| count(stats, "allocation.all.allocated") + count(stats, "allocation.all.freed");
+        self.memory_stats.values().map(counts).sum()
+    }
+}
+
+/// A process's place in its group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Group {
+    /// Global rank.
+    pub rank: u32,
+    /// Number of ranks.
+    pub world_size: u32,
+}
+
+/// Why a recorder could not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct RecorderError(pub String);

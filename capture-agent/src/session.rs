@@ -1,0 +1,667 @@
+//! The life of a recording: from the first step to the last snapshot.
+//!
+//! ```text
+//! Waiting ─ begin ─→ Recording ─ stop ─→ Over        the device is there, this rank is chosen
+//!                ╲─→ Bystander ─ stop ─→ Over        this rank is not chosen: nothing is recorded
+//! ```
+//! No method fails: what goes wrong is said, and after [`MAX_FAILURES`] in a row the session stands down. Only
+//! [`Session::stop`] waits for the network, for as long as the settings allow.
+
+use std::{
+    collections::BTreeMap,
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use tidegauge_api::{Place, Sidecar, sidecar};
+
+use crate::{
+    courier::{Courier, Left, Parcel},
+    notices::Notices,
+    outbox::Outbox,
+    plan::{Due, Steps, Windows},
+    recorder::{Group, Recorder, RecorderError, Statistics, Unwritten},
+    settings::Settings,
+    whereabouts::{Surroundings, Whereabouts},
+};
+
+/// Snapshots that may fail in a row before the session stands down.
+const MAX_FAILURES: u32 = 3;
+
+/// How long a chosen step may wait for earlier snapshots to be written. Past that it is skipped, and its events
+/// go to the next snapshot.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What a process is and has, handed in once.
+pub struct Process {
+    /// Reads an environment variable.
+    pub env: fn(&str) -> Option<String>,
+    /// The system's clock: Unix epoch, microseconds.
+    pub now_us: fn() -> i64,
+    /// Name of this machine.
+    pub host: String,
+    /// Process id.
+    pub pid: u32,
+    /// The script that runs.
+    pub script: Option<String>,
+}
+
+/// A recording.
+pub struct Session {
+    settings: Settings,
+    recorder: Box<dyn Recorder>,
+    process: Process,
+    notices: Arc<Notices>,
+    windows: Windows,
+    whereabouts: Whereabouts,
+    /// The process group was looked for at a step's end; after that the rank is what it is.
+    is_settled: bool,
+    n_failures: u32,
+    state: State,
+    /// There once recording began, until the end: what was taken is sent even after standing down.
+    courier: Option<Courier>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Waiting,
+    Recording,
+    Bystander,
+    Over,
+}
+
+impl Session {
+    /// A session that waits for its device.
+    pub fn new(
+        settings: Settings,
+        recorder: Box<dyn Recorder>,
+        process: Process,
+        notices: Arc<Notices>,
+    ) -> Self {
+        let windows = Windows::new(settings.steps.clone(), settings.window);
+        let mut session = Self {
+            whereabouts: Whereabouts::find(&settings.said, surroundings(&process, None)),
+            settings,
+            recorder,
+            process,
+            notices,
+            windows,
+            is_settled: false,
+            n_failures: 0,
+            state: State::Waiting,
+            courier: None,
+        };
+        session.look_around();
+        session
+    }
+
+    /// The device is there: recording begins, if this rank is chosen.
+    pub fn begin(&mut self) {
+        if self.state != State::Waiting {
+            return;
+        }
+        self.look_around();
+        self.record_if_chosen();
+    }
+
+    /// The end of step `n`, or of the one after the last.
+    pub fn step(&mut self, n: Option<u64>) {
+        self.settle();
+        match self.windows.end_of_step(n) {
+            Ok(Due::Nothing) => {}
+            Ok(Due::Clear) => self.clear(),
+            Ok(Due::Take(steps)) => self.take(steps, "step"),
+            Err(error) => self.notices.say_once("step-back", error),
+        }
+    }
+
+    /// A snapshot now, whatever the plan says. Without a reason it is a "startup" before the first step, and
+    /// "manual" later.
+    pub fn snapshot(&mut self, reason: Option<&str>) {
+        self.settle();
+        let steps = self.windows.so_far();
+        let reason = reason.unwrap_or(if steps.last.is_none() { "startup" } else { "manual" });
+        self.take(steps, reason);
+    }
+
+    /// Ends recording, writes what is in memory, sends what it can in the time that was set, and says what is
+    /// left and how to send it.
+    pub fn stop(&mut self) {
+        self.end(State::Over);
+        if let Some(courier) = self.courier.take() {
+            self.say_what_is_left(courier.stop(self.settings.flush));
+        }
+    }
+
+    /// Whether nothing more will come of it.
+    pub fn is_over(&self) -> bool {
+        self.state == State::Over
+    }
+
+    fn look_around(&mut self) {
+        let group = self.recorder.group();
+        self.whereabouts = Whereabouts::find(&self.settings.said, surroundings(&self.process, group));
+    }
+
+    /// Ranks are known for sure once the process group is joined, which may be after recording began.
+    fn settle(&mut self) {
+        if std::mem::replace(&mut self.is_settled, true) || self.state == State::Over {
+            return;
+        }
+        self.look_around();
+        match self.state {
+            State::Recording if !self.is_chosen() => self.end(State::Bystander),
+            State::Bystander => self.record_if_chosen(),
+            _ => {}
+        }
+        self.notices.on_rank(self.whereabouts.rank);
+    }
+
+    fn is_chosen(&self) -> bool {
+        self.settings.ranks.contains(self.whereabouts.rank.into())
+    }
+
+    fn record_if_chosen(&mut self) {
+        if !self.is_chosen() {
+            self.state = State::Bystander;
+            return;
+        }
+        match self.record() {
+            Ok(courier) => {
+                self.state = State::Recording;
+                self.courier = Some(courier);
+                self.notices.say(format_args!(
+                    "recording run {}, steps {}, to {}",
+                    self.whereabouts.run,
+                    self.settings.steps,
+                    self.settings.server.address()
+                ));
+            }
+            Err(reason) => self.stand_down(&reason),
+        }
+    }
+
+    fn record(&mut self) -> Result<Courier, String> {
+        let Whereabouts { run, host, pid, .. } = &self.whereabouts;
+        let outbox = Outbox::open(
+            &self.settings.outbox,
+            run,
+            &format!("{host}-{pid}"),
+            self.settings.outbox_max_bytes,
+        );
+        let outbox = outbox.map_err(|error| error.to_string())?;
+        self.recorder.record(&self.settings.recording).map_err(|error| error.to_string())?;
+        Courier::start(outbox, self.settings.server.clone(), Arc::clone(&self.notices))
+            .map_err(|error| format!("no thread to write and send snapshots with: {error}"))
+    }
+
+    fn clear(&mut self) {
+        if self.state != State::Recording {
+            return;
+        }
+        match self.recorder.clear(&self.settings.recording) {
+            Ok(()) => self.windows.cleared(),
+            Err(error) => self.failed(&format!("the history cannot be cleared: {error}")),
+        }
+    }
+
+    fn take(&mut self, steps: Steps, reason: &str) {
+        let (State::Recording, Some(courier)) = (self.state, &self.courier) else { return };
+        if !courier.has_room(PATIENCE) {
+            self.notices.say("no snapshot: earlier ones are still being written; its events go to the next");
+            return;
+        }
+        let Taken { unwritten, mut sidecar, is_cleared } =
+            match take(&mut *self.recorder, &self.settings, (self.process.now_us)()) {
+                Ok(taken) => taken,
+                Err(error) => return self.failed(&format!("no snapshot: {error}")),
+            };
+        self.n_failures = 0;
+        sidecar.place = Place {
+            first_step: steps.first,
+            last_step: steps.last,
+            reason: Some(reason.to_owned()),
+            ..self.whereabouts.place()
+        };
+        sidecar.world_size = self.whereabouts.world_size;
+        courier.carry(Parcel { unwritten, sidecar, name: name(self.whereabouts.rank, steps, reason) });
+        match is_cleared {
+            Ok(()) => self.windows.cleared(),
+            Err(error) => self.stand_down(&format!("the history cannot be cleared: {error}")),
+        }
+    }
+
+    fn failed(&mut self, reason: &str) {
+        self.n_failures += 1;
+        match self.n_failures < MAX_FAILURES {
+            true => self.notices.say(reason),
+            false => self.stand_down(reason),
+        }
+    }
+
+    /// Gives up for good, leaving training alone. What was taken is still sent.
+    fn stand_down(&mut self, reason: &str) {
+        self.notices.say(format_args!("stands down, nothing more is recorded: {reason}"));
+        self.end(State::Over);
+    }
+
+    fn end(&mut self, next: State) {
+        if std::mem::replace(&mut self.state, next) == State::Recording
+            && let Err(error) = self.recorder.stop()
+        {
+            self.notices.say(format_args!("recording cannot be switched off: {error}"));
+        }
+    }
+
+    fn say_what_is_left(&self, Left { n_snapshots, bytes, n_unwritten }: Left) {
+        if n_unwritten > 0 {
+            self.notices.say(format_args!("{n_unwritten} snapshots were not written in time and are lost"));
+        }
+        if n_snapshots > 0 {
+            let snapshots = if n_snapshots == 1 { "snapshot waits" } else { "snapshots wait" };
+            let outbox = shell_word(&std::path::absolute(&self.settings.outbox).unwrap_or_default());
+            self.notices.say(format_args!(
+                "{n_snapshots} {snapshots} in the outbox ({}), to be sent with: tidegauge push --outbox {outbox} --server {}",
+                size(bytes),
+                self.settings.server.address()
+            ));
+        }
+    }
+}
+
+fn surroundings(process: &Process, group: Option<Group>) -> Surroundings<'_> {
+    Surroundings {
+        env: &process.env,
+        group,
+        host: &process.host,
+        pid: process.pid,
+        script: process.script.as_deref(),
+    }
+}
+
+/// A name that [`tidegauge_api::from_path`] reads even without the sidecar: "rank3_step5".
+fn name(rank: u32, steps: Steps, reason: &str) -> String {
+    let step = steps.last.map(|step| format!("_step{step}")).unwrap_or_default();
+    let reason = if reason == "step" { String::new() } else { format!("_{reason}") };
+    format!("rank{rank}{step}{reason}")
+}
+
+struct Taken {
+    unwritten: Box<dyn Unwritten>,
+    sidecar: Sidecar,
+    is_cleared: Result<(), RecorderError>,
+}
+
+/// Reads the history and clears it at once, whatever else happens: between the two, and only there, events of
+/// other threads can be lost. How long that took, and how many they can be at most, goes into the sidecar.
+fn take(recorder: &mut dyn Recorder, settings: &Settings, now_us: i64) -> Result<Taken, RecorderError> {
+    recorder.settle()?;
+    let started = Instant::now();
+    let before = recorder.statistics().unwrap_or_default();
+    let counted = Instant::now();
+    let unwritten = recorder.read()?;
+    let read = Instant::now();
+    let is_cleared = recorder.clear(&settings.recording);
+    let cleared = Instant::now();
+    let after = recorder.statistics().unwrap_or_default();
+
+    let millis = |from: Instant, to: Instant| (to - from).as_secs_f64() * 1e3;
+    let mut sidecar = Sidecar {
+        sidecar: sidecar::VERSION,
+        window: Some(settings.window.as_str().to_owned()),
+        captured_at_us: Some(now_us),
+        capture_ms: BTreeMap::from([
+            ("statistics".to_owned(), millis(started, counted) + millis(cleared, Instant::now())),
+            ("snapshot".to_owned(), millis(counted, read)),
+            ("clear".to_owned(), millis(read, cleared)),
+        ]),
+        // Reading copies the trace somewhere within its time: all of it counts.
+        gap_us: u64::try_from((cleared - counted).as_micros()).ok(),
+        ..Sidecar::default()
+    };
+    sidecar.versions.insert("tidegauge".to_owned(), env!("CARGO_PKG_VERSION").to_owned());
+    let n_events_in_gap = after.n_events().saturating_sub(before.n_events());
+    sidecar.more.insert("gap_events_at_most".to_owned(), n_events_in_gap.into());
+    let Statistics { memory_stats, mem_get_info } = before;
+    (sidecar.memory_stats, sidecar.mem_get_info) = (memory_stats, mem_get_info);
+    recorder.describe(&settings.recording, &mut sidecar);
+    Ok(Taken { unwritten, sidecar, is_cleared })
+}
+
+fn size(bytes: u64) -> String {
+    format!("{}.{} MiB", bytes >> 20, ((bytes & 0xF_FFFF) * 10) >> 20)
+}
+
+/// A path as a shell takes it.
+fn shell_word(path: &Path) -> String {
+    let path = path.display().to_string();
+    let is_plain = path.chars().all(|c| c.is_alphanumeric() || "/_.-+=:,@%".contains(c));
+    if is_plain { path } else { format!("'{}'", path.replace('\'', r"'\''")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::{self, Write as _},
+        net::TcpListener,
+        sync::Mutex,
+    };
+
+    use tempfile::TempDir;
+
+    use super::*;
+    use crate::{
+        backend::Recording,
+        fake_server::{Answer, FakeServer, Received},
+        outbox::Draft,
+    };
+
+    /// What a recorder was asked, in order, and what it is to answer.
+    #[derive(Default)]
+    struct Script {
+        calls: Vec<String>,
+        history: Vec<String>,
+        group: Option<Group>,
+        fails: Option<&'static str>,
+        cannot_write: bool,
+    }
+
+    #[derive(Clone, Default)]
+    struct Double(Arc<Mutex<Script>>);
+
+    impl Double {
+        fn call(&self, name: &str) -> Result<(), RecorderError> {
+            let mut script = self.0.lock().unwrap();
+            script.calls.push(name.to_owned());
+            match script.fails {
+                Some(fails) if fails == name => Err(RecorderError(format!("{name} failed"))),
+                _ => Ok(()),
+            }
+        }
+
+        fn happens(&self, event: &str) {
+            self.0.lock().unwrap().history.push(event.to_owned());
+        }
+
+        fn calls(&self) -> String {
+            self.0.lock().unwrap().calls.join(" ")
+        }
+    }
+
+    impl Recorder for Double {
+        fn record(&mut self, recording: &Recording) -> Result<(), RecorderError> {
+            self.call(&format!("record:{}", recording.max_entries))
+        }
+
+        fn settle(&mut self) -> Result<(), RecorderError> {
+            Ok(())
+        }
+
+        fn statistics(&mut self) -> Result<Statistics, RecorderError> {
+            Err(RecorderError("no statistics".to_owned()))
+        }
+
+        fn read(&mut self) -> Result<Box<dyn Unwritten>, RecorderError> {
+            self.call("read")?;
+            let script = self.0.lock().unwrap();
+            Ok(Box::new(Written { text: script.history.join(" "), fails: script.cannot_write }))
+        }
+
+        fn clear(&mut self, recording: &Recording) -> Result<(), RecorderError> {
+            self.call(&format!("clear:{}", recording.max_entries))?;
+            self.0.lock().unwrap().history.clear();
+            Ok(())
+        }
+
+        fn stop(&mut self) -> Result<(), RecorderError> {
+            self.call("stop")
+        }
+
+        fn group(&mut self) -> Option<Group> {
+            self.0.lock().unwrap().group
+        }
+
+        fn describe(&self, _: &Recording, sidecar: &mut Sidecar) {
+            sidecar.backend = Some("double".to_owned());
+        }
+    }
+
+    struct Written {
+        text: String,
+        fails: bool,
+    }
+
+    impl Unwritten for Written {
+        fn write(self: Box<Self>, mut draft: Draft) -> io::Result<Draft> {
+            if self.fails {
+                return Err(io::Error::other("the disk is full"));
+            }
+            draft.write_all(self.text.as_bytes())?;
+            Ok(draft)
+        }
+    }
+
+    static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+    fn said_about(run: &str) -> Vec<String> {
+        SAID.lock().unwrap().iter().filter(|line| line.contains(run)).cloned().collect()
+    }
+
+    fn session(
+        address: &str,
+        outbox: &TempDir,
+        double: &Double,
+        keywords: &[(&'static str, &str)],
+    ) -> Session {
+        let mut all = BTreeMap::from([
+            ("server", address.to_owned()),
+            ("outbox", outbox.path().display().to_string()),
+            ("run", "gpt".to_owned()),
+            ("max_entries", "77".to_owned()),
+        ]);
+        all.extend(keywords.iter().map(|(name, text)| (*name, (*text).to_owned())));
+        let settings = Settings::new(&all, &|_| None).unwrap();
+        let process =
+            Process { env: |_| None, now_us: || 1_000_000, host: "node1".to_owned(), pid: 42, script: None };
+        let notices = Notices::new(|line| SAID.lock().unwrap().push(line.to_owned()));
+        Session::new(settings, Box::new(double.clone()), process, Arc::new(notices))
+    }
+
+    /// Ten steps, an event in each, and one before and one after them.
+    fn train(session: &mut Session, double: &Double) {
+        session.begin();
+        double.happens("startup");
+        for n in 1..=10 {
+            double.happens(&n.to_string());
+            session.step(None);
+        }
+        double.happens("after");
+        session.stop();
+    }
+
+    fn cells(received: &[Received]) -> Vec<(String, String)> {
+        let cell = |request: &Received| {
+            (request.sidecar().place.step_label(), String::from_utf8(request.pickle()).unwrap())
+        };
+        received.iter().map(cell).collect()
+    }
+
+    fn pair(label: &str, events: &str) -> (String, String) {
+        (label.to_owned(), events.to_owned())
+    }
+
+    #[test]
+    fn each_snapshot_holds_the_events_since_the_previous_one() {
+        let (server, outbox, double) =
+            (FakeServer::that_takes_all(), TempDir::new().unwrap(), Double::default());
+        train(&mut session(&server.address, &outbox, &double, &[]), &double);
+        let expected = [pair("1", "startup 1"), pair("2–5", "2 3 4 5"), pair("6–10", "6 7 8 9 10")];
+        assert_eq!(cells(&server.received()), expected);
+        let sidecar = server.received()[1].sidecar();
+        assert_eq!(sidecar.place.rank, Some(0));
+        assert_eq!((sidecar.place.host.as_deref(), sidecar.place.pid), (Some("node1"), Some(42)));
+        assert_eq!(sidecar.captured_at_us, Some(1_000_000));
+        assert_eq!(sidecar.backend.as_deref(), Some("double"));
+        assert!(sidecar.gap_us.is_some() && sidecar.capture_ms.contains_key("snapshot"));
+        // Nothing is left, not even a folder.
+        assert_eq!(std::fs::read_dir(outbox.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_window_of_one_step_holds_that_step_only() {
+        let (server, outbox, double) =
+            (FakeServer::that_takes_all(), TempDir::new().unwrap(), Double::default());
+        train(&mut session(&server.address, &outbox, &double, &[("window", "step")]), &double);
+        assert_eq!(cells(&server.received()), [pair("1", "startup 1"), pair("5", "5"), pair("10", "10")]);
+    }
+
+    #[test]
+    fn clearing_is_unconditional_and_repeats_the_settings() {
+        let (server, outbox, double) =
+            (FakeServer::that_takes_all(), TempDir::new().unwrap(), Double::default());
+        double.0.lock().unwrap().cannot_write = true;
+        train(&mut session(&server.address, &outbox, &double, &[("steps", "1,5")]), &double);
+        assert_eq!(double.calls(), "record:77 read clear:77 read clear:77 stop");
+        assert!(server.received().is_empty());
+    }
+
+    #[test]
+    fn a_rank_that_is_not_chosen_records_nothing() {
+        let (server, outbox, double) =
+            (FakeServer::that_takes_all(), TempDir::new().unwrap(), Double::default());
+        train(&mut session(&server.address, &outbox, &double, &[("ranks", "1-3")]), &double);
+        assert_eq!(double.calls(), "");
+        assert_eq!(std::fs::read_dir(outbox.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_rank_that_shows_itself_late_is_still_the_rank() {
+        let (server, outbox) = (FakeServer::that_takes_all(), TempDir::new().unwrap());
+        let play = |ranks: &str| {
+            let double = Double::default();
+            let mut session = session(&server.address, &outbox, &double, &[("ranks", ranks), ("steps", "2")]);
+            session.begin();
+            double.0.lock().unwrap().group = Some(Group { rank: 1, world_size: 2 });
+            session.step(None);
+            double.happens("2");
+            session.step(None);
+            session.stop();
+            double.calls()
+        };
+        assert_eq!(play("0"), "record:77 stop");
+        assert_eq!(play("1"), "record:77 read clear:77 stop");
+        let [request] = server.received().try_into().unwrap();
+        assert_eq!((request.sidecar().place.rank, request.sidecar().world_size), (Some(1), Some(2)));
+    }
+
+    #[test]
+    fn after_three_failures_in_a_row_it_stands_down() {
+        let (server, outbox, double) =
+            (FakeServer::that_takes_all(), TempDir::new().unwrap(), Double::default());
+        double.0.lock().unwrap().fails = Some("read");
+        train(&mut session(&server.address, &outbox, &double, &[("steps", "all")]), &double);
+        assert_eq!(double.calls(), "record:77 read read read stop");
+    }
+
+    #[test]
+    fn a_history_that_cannot_be_cleared_ends_the_recording_but_not_the_snapshot() {
+        let (server, outbox, double) =
+            (FakeServer::that_takes_all(), TempDir::new().unwrap(), Double::default());
+        double.0.lock().unwrap().fails = Some("clear:77");
+        train(&mut session(&server.address, &outbox, &double, &[]), &double);
+        assert_eq!(double.calls(), "record:77 read clear:77 stop");
+        assert_eq!(cells(&server.received()), [pair("1", "startup 1")]);
+    }
+
+    #[test]
+    fn a_snapshot_asked_for_is_taken_at_once_and_named_for_its_reason() {
+        let (server, outbox, double) =
+            (FakeServer::that_takes_all(), TempDir::new().unwrap(), Double::default());
+        let mut session = session(&server.address, &outbox, &double, &[("steps", "2")]);
+        session.begin();
+        double.happens("model");
+        session.snapshot(None);
+        double.happens("1");
+        session.step(None);
+        double.happens("2a");
+        session.snapshot(Some("validation"));
+        double.happens("2b");
+        session.step(None);
+        session.stop();
+        let expected = [pair("startup", "model"), pair("1–2 validation", "1 2a"), pair("2", "2b")];
+        assert_eq!(cells(&server.received()), expected);
+    }
+
+    #[test]
+    fn a_server_that_is_away_or_broken_costs_the_flush_and_loses_nothing() {
+        let outbox = TempDir::new().unwrap();
+        let broken = FakeServer::start(|_| Answer::new("500 Oops", ""));
+        let double = Double::default();
+        let started = Instant::now();
+        train(
+            &mut session(&broken.address, &outbox, &double, &[("run", "away"), ("flush_secs", "1")]),
+            &double,
+        );
+        assert!(started.elapsed() < Duration::from_secs(5));
+        let line = said_about("away").pop().unwrap_or_default();
+        let said = SAID.lock().unwrap().join("\n");
+        let outbox_path = outbox.path().display();
+        let expected =
+            format!("to be sent with: tidegauge push --outbox {outbox_path} --server {}", broken.address);
+        assert!(
+            said.contains("3 snapshots wait in the outbox") && said.contains(&expected),
+            "{line}\n{said}"
+        );
+
+        // The next process of the run sends what the first one left, beside its own.
+        let server = FakeServer::that_takes_all();
+        let double = Double::default();
+        let mut next = session(
+            &server.address,
+            &outbox,
+            &double,
+            &[("run", "away"), ("steps", "1"), ("flush_secs", "30")],
+        );
+        next.process.pid = 43;
+        train(&mut next, &double);
+        let mut labels: Vec<_> = cells(&server.received()).into_iter().map(|(label, _)| label).collect();
+        labels.sort();
+        assert_eq!(labels, ["1", "1", "2–5", "6–10"]);
+        assert_eq!(std::fs::read_dir(outbox.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_server_that_comes_back_gets_everything() {
+        let (outbox, double) = (TempDir::new().unwrap(), Double::default());
+        let later = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = format!("http://{}", later.local_addr().unwrap());
+        let flaky = FakeServer::listen(later, |n| match n {
+            0 | 1 => Answer::new("503 Busy\r\nRetry-After: 0", ""),
+            _ => Answer::created(),
+        });
+        train(&mut session(&address, &outbox, &double, &[("flush_secs", "30")]), &double);
+        assert_eq!(flaky.received().len(), 5);
+        assert_eq!(std::fs::read_dir(outbox.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn what_the_server_refuses_is_kept_aside_and_the_rest_goes_on() {
+        let (outbox, double) = (TempDir::new().unwrap(), Double::default());
+        let server = FakeServer::start(|n| match n {
+            0 => Answer::problem(413, "it is too large"),
+            _ => Answer::created(),
+        });
+        train(&mut session(&server.address, &outbox, &double, &[]), &double);
+        assert_eq!(server.received().len(), 3);
+        let kept = std::fs::read_dir(outbox.path().join(".rejected/gpt-node1-42")).unwrap().count();
+        assert_eq!(kept, 3);
+    }
+
+    #[test]
+    fn sizes_and_paths_are_written_for_people_and_shells() {
+        assert_eq!(size(13_000_000), "12.3 MiB");
+        assert_eq!(shell_word(Path::new("/a/b-c")), "/a/b-c");
+        assert_eq!(shell_word(Path::new("/a b/it's")), r"'/a b/it'\''s'");
+    }
+}

@@ -1,0 +1,229 @@
+//! What a person can choose, and from where: keyword, then `TIDEGAUGE_*`, then the default.
+
+use std::{collections::BTreeMap, fmt::Display, path::PathBuf, str::FromStr, time::Duration};
+
+use crate::{
+    backend::Recording,
+    outbox,
+    plan::{Numbers, Window},
+    push::{AddressError, DEFAULT_SERVER, Server},
+    whereabouts::Said,
+};
+
+/// The steps at whose ends snapshots are taken when none are chosen: the first, which allocates what stays,
+/// one in the swing, and one later to compare with.
+const DEFAULT_STEPS: &str = "1,5,10";
+
+/// Enough for several steps of a large model, about 40 MB of pickle, and quick to take.
+const DEFAULT_MAX_ENTRIES: u64 = 100_000;
+
+/// The longest wait for the network at exit, seconds. What is not sent by then stays in the outbox.
+const DEFAULT_FLUSH_SECS: u64 = 5;
+
+/// Everything that can be chosen.
+#[derive(Debug)]
+pub struct Settings {
+    /// False when `TIDEGAUGE_ENABLED` says so: nothing happens at all.
+    pub enabled: bool,
+    /// Run, role and rank, as far as they were said.
+    pub said: Said,
+    /// Where snapshots go.
+    pub server: Server,
+    /// At the ends of which steps.
+    pub steps: Numbers,
+    /// On which ranks.
+    pub ranks: Numbers,
+    /// What a snapshot covers.
+    pub window: Window,
+    /// What is recorded.
+    pub recording: Recording,
+    /// The outbox's folder.
+    pub outbox: PathBuf,
+    /// Its bound, bytes.
+    pub outbox_max_bytes: u64,
+    /// The longest wait for the network at exit.
+    pub flush: Duration,
+}
+
+/// A choice that makes no sense.
+#[derive(Debug, thiserror::Error)]
+pub enum SettingError {
+    /// The text is not of the kind that is needed.
+    #[error("{name}: {reason}")]
+    Text {
+        /// The keyword or variable.
+        name: String,
+        /// What was expected and what was found.
+        reason: String,
+    },
+    /// The server's address.
+    #[error(transparent)]
+    Address(#[from] AddressError),
+}
+
+/// Names of the keywords, in the order of the documentation. Each has a variable, `TIDEGAUGE_` and its name in
+/// capitals.
+pub const NAMES: &[&str] = &[
+    "run",
+    "server",
+    "token",
+    "steps",
+    "ranks",
+    "window",
+    "stacks",
+    "context",
+    "max_entries",
+    "role",
+    "rank",
+    "outbox",
+    "outbox_bytes",
+    "flush_secs",
+    "insecure",
+    "enabled",
+];
+
+impl Settings {
+    /// From keywords, by name, and the environment.
+    ///
+    /// # Errors
+    /// [`SettingError`] at the first choice that makes no sense.
+    pub fn new(
+        keywords: &BTreeMap<&str, String>,
+        env: &dyn Fn(&str) -> Option<String>,
+    ) -> Result<Self, SettingError> {
+        let chosen = Chosen { keywords, env };
+        let server = chosen.text("server").map_or(DEFAULT_SERVER.to_owned(), |(_, server)| server);
+        let token = chosen.text("token").map(|(_, token)| token);
+        let insecure = chosen.flag("insecure")?.unwrap_or(false);
+        Ok(Self {
+            enabled: chosen.flag("enabled")?.unwrap_or(true),
+            said: Said {
+                run: chosen.text("run").map(|(_, run)| run),
+                role: chosen.text("role").map(|(_, role)| role),
+                rank: chosen.parsed("rank", "a number")?,
+            },
+            server: Server::new(&server, token.as_deref(), insecure)?,
+            steps: chosen.numbers("steps", DEFAULT_STEPS)?,
+            ranks: chosen.numbers("ranks", "all")?,
+            window: match chosen.word("window", &["since_previous", "step"])?.as_deref() {
+                Some("step") => Window::Step,
+                _ => Window::SincePrevious,
+            },
+            recording: Recording {
+                context: chosen.word("context", &["all", "alloc", "state"])?.unwrap_or("all".to_owned()),
+                stacks: chosen.word("stacks", &["python", "all"])?.unwrap_or("python".to_owned()),
+                max_entries: chosen.parsed("max_entries", "a number")?.unwrap_or(DEFAULT_MAX_ENTRIES),
+            },
+            outbox: chosen.text("outbox").map_or_else(|| default_outbox(env), |(_, folder)| folder.into()),
+            outbox_max_bytes: chosen.parsed("outbox_bytes", "bytes")?.unwrap_or(outbox::DEFAULT_MAX_BYTES),
+            flush: Duration::from_secs(
+                chosen.parsed("flush_secs", "whole seconds")?.unwrap_or(DEFAULT_FLUSH_SECS),
+            ),
+        })
+    }
+}
+
+/// `~/.local/state/tidegauge/outbox`, or the system's folder for temporary files without a home.
+pub fn default_outbox(env: &dyn Fn(&str) -> Option<String>) -> PathBuf {
+    let set = |name| env(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let state = set("XDG_STATE_HOME").or_else(|| set("HOME").map(|home| home.join(".local/state")));
+    state.unwrap_or_else(std::env::temp_dir).join("tidegauge/outbox")
+}
+
+struct Chosen<'a> {
+    keywords: &'a BTreeMap<&'a str, String>,
+    env: &'a dyn Fn(&str) -> Option<String>,
+}
+
+impl Chosen<'_> {
+    /// The text, and the name of where it comes from.
+    fn text(&self, name: &str) -> Option<(String, String)> {
+        let variable = format!("TIDEGAUGE_{}", name.to_uppercase());
+        let keyword = self.keywords.get(name).map(|text| (name.to_owned(), text.clone()));
+        keyword.or_else(|| Some((variable.clone(), (self.env)(&variable).filter(|text| !text.is_empty())?)))
+    }
+
+    fn parsed<T: FromStr>(&self, name: &str, expected: &str) -> Result<Option<T>, SettingError> {
+        let Some((name, text)) = self.text(name) else { return Ok(None) };
+        match text.trim().parse() {
+            Ok(value) => Ok(Some(value)),
+            Err(_) => Err(wrong(name, format!("expected {expected}, found {text:?}"))),
+        }
+    }
+
+    fn numbers(&self, name: &str, default: &str) -> Result<Numbers, SettingError> {
+        let (name, text) = self.text(name).unwrap_or_else(|| (name.to_owned(), default.to_owned()));
+        text.parse().map_err(|error| wrong(name, error))
+    }
+
+    fn word(&self, name: &str, words: &[&str]) -> Result<Option<String>, SettingError> {
+        let Some((name, text)) = self.text(name) else { return Ok(None) };
+        match words.contains(&text.as_str()) {
+            true => Ok(Some(text)),
+            false => Err(wrong(name, format!("expected one of {}, found {text:?}", words.join(", ")))),
+        }
+    }
+
+    fn flag(&self, name: &str) -> Result<Option<bool>, SettingError> {
+        let Some((name, text)) = self.text(name) else { return Ok(None) };
+        match text.to_ascii_lowercase().as_str() {
+            "1" | "true" | "yes" | "on" => Ok(Some(true)),
+            "0" | "false" | "no" | "off" => Ok(Some(false)),
+            _ => Err(wrong(name, format!("expected 1 or 0, found {text:?}"))),
+        }
+    }
+}
+
+fn wrong(name: String, reason: impl Display) -> SettingError {
+    SettingError::Text { name, reason: reason.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(keywords: &[(&'static str, &str)], env: &[(&str, &str)]) -> Result<Settings, String> {
+        let keywords = keywords.iter().map(|(name, text)| (*name, (*text).to_owned())).collect();
+        let env = |name: &str| env.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
+        Settings::new(&keywords, &env).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_keyword_wins_over_its_variable_and_that_over_the_default() {
+        let env = [("TIDEGAUGE_STEPS", "3"), ("TIDEGAUGE_RUN", "from-env"), ("HOME", "/home/me")];
+        let settings = settings(&[("steps", "7,8")], &env).unwrap();
+        assert_eq!(settings.steps.to_string(), "7, 8");
+        assert_eq!(settings.said.run.as_deref(), Some("from-env"));
+        assert_eq!(settings.ranks, Numbers::All);
+        assert_eq!(settings.recording.max_entries, 100_000);
+        assert_eq!(settings.server.address(), DEFAULT_SERVER);
+        assert_eq!(settings.outbox, PathBuf::from("/home/me/.local/state/tidegauge/outbox"));
+    }
+
+    #[test]
+    fn a_choice_that_makes_no_sense_is_named_with_where_it_came_from() {
+        let error = |keywords, env| settings(keywords, env).unwrap_err();
+        assert_eq!(
+            error(&[], &[("TIDEGAUGE_STEPS", "first")]),
+            r#"TIDEGAUGE_STEPS: expected "all" or numbers such as 1,5,10-12, found "first""#
+        );
+        assert_eq!(
+            error(&[("window", "wide")], &[]),
+            r#"window: expected one of since_previous, step, found "wide""#
+        );
+        assert_eq!(error(&[("max_entries", "-1")], &[]), r#"max_entries: expected a number, found "-1""#);
+    }
+
+    #[test]
+    fn a_token_is_not_sent_in_the_clear_unless_that_is_allowed() {
+        let server = ("server", "http://gauge.example:8642");
+        let token = [("TIDEGAUGE_TOKEN", "secret")];
+        let error = settings(&[server], &token).unwrap_err();
+        assert!(error.contains("unencrypted to gauge.example"), "{error}");
+        assert!(!error.contains("secret"), "{error}");
+        assert!(settings(&[server, ("insecure", "1")], &token).is_ok());
+        assert!(settings(&[("server", "https://gauge.example")], &token).is_ok());
+        assert!(settings(&[("server", "http://127.0.0.1:1")], &token).is_ok());
+        assert!(settings(&[server], &[]).is_ok());
+    }
+}
