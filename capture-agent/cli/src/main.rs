@@ -1,3 +1,7 @@
 //! The program `tidegauge`.
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    ExitCode::from(tidegauge_cli::run(std::env::args_os()))
+}

@@ -1,0 +1,57 @@
+//! The command line: `tidegauge inspect` and `tidegauge push`.
+//!
+//! A library, so that the Python package can bring the same program. Data goes to standard output, talk to
+//! standard error.
+
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command line talks")]
+
+mod inspect;
+mod push;
+mod words;
+
+use std::ffi::OsString;
+
+use clap::{Parser, Subcommand};
+
+/// Everything was done.
+const DONE: u8 = 0;
+/// Something failed that is not the input's fault.
+const FAILED: u8 = 1;
+/// The file was refused: it is no snapshot, or none that can be read.
+const REFUSED: u8 = 2;
+/// Nobody understands the command line; as in BSD's sysexits.
+const USAGE: u8 = 64;
+
+/// Memory snapshots of PyTorch training: look at them, send them to a server.
+#[derive(Debug, Parser)]
+#[command(name = "tidegauge", version, max_term_width = 100)]
+struct CommandLine {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Inspect(inspect::Inspect),
+    Push(push::Push),
+}
+
+/// Runs the program with these arguments, the first being its name, and returns the exit status.
+pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
+    let command_line = match CommandLine::try_parse_from(arguments) {
+        Ok(command_line) => command_line,
+        Err(error) => {
+            // Nothing can be said when standard error is gone, and the status says it.
+            error.print().ok();
+            return if error.use_stderr() { USAGE } else { DONE };
+        }
+    };
+    let result = match command_line.command {
+        Command::Inspect(inspect) => inspect.run(),
+        Command::Push(push) => push.run(),
+    };
+    result.unwrap_or_else(|error| {
+        eprintln!("error: {error:#}");
+        FAILED
+    })
+}
