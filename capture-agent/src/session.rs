@@ -444,8 +444,9 @@ mod tests {
 
     static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-    fn said_about(run: &str) -> Vec<String> {
-        SAID.lock().unwrap().iter().filter(|line| line.contains(run)).cloned().collect()
+    fn snapshots_below(folder: &Path) -> usize {
+        let names = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name());
+        names.filter(|name| name.to_string_lossy().ends_with(".pickle.zst")).count()
     }
 
     fn session(
@@ -604,30 +605,32 @@ mod tests {
             &double,
         );
         assert!(started.elapsed() < Duration::from_secs(5));
-        let line = said_about("away").pop().unwrap_or_default();
         let said = SAID.lock().unwrap().join("\n");
         let outbox_path = outbox.path().display();
         let expected =
             format!("to be sent with: tidegauge push --outbox {outbox_path} --server {}", broken.address);
-        assert!(
-            said.contains("3 snapshots wait in the outbox") && said.contains(&expected),
-            "{line}\n{said}"
-        );
+        assert!(said.contains("3 snapshots wait in the outbox") && said.contains(&expected), "{said}");
+        assert_eq!(snapshots_below(&outbox.path().join("away/node1-42")), 3);
+    }
 
-        // The next process of the run sends what the first one left, beside its own.
-        let server = FakeServer::that_takes_all();
-        let double = Double::default();
-        let mut next = session(
-            &server.address,
-            &outbox,
+    #[test]
+    fn what_a_dead_process_of_the_run_left_is_sent_by_the_next() {
+        let (server, outbox, double) =
+            (FakeServer::that_takes_all(), TempDir::new().unwrap(), Double::default());
+        let dead = Outbox::open(outbox.path(), "gpt", "node1-41", u64::MAX).unwrap();
+        let mut draft = dead.draft("rank0_step3").unwrap();
+        draft.write_all(b"3").unwrap();
+        let place = Place { last_step: Some(3), ..Place::default() };
+        draft.finish(Sidecar { place, ..Sidecar::default() }).unwrap();
+        drop(dead);
+
+        train(
+            &mut session(&server.address, &outbox, &double, &[("steps", "1"), ("flush_secs", "30")]),
             &double,
-            &[("run", "away"), ("steps", "1"), ("flush_secs", "30")],
         );
-        next.process.pid = 43;
-        train(&mut next, &double);
-        let mut labels: Vec<_> = cells(&server.received()).into_iter().map(|(label, _)| label).collect();
-        labels.sort();
-        assert_eq!(labels, ["1", "1", "2–5", "6–10"]);
+        let mut cells = cells(&server.received());
+        cells.sort();
+        assert_eq!(cells, [pair("1", "startup 1"), pair("3", "3")]);
         assert_eq!(std::fs::read_dir(outbox.path()).unwrap().count(), 0);
     }
 
