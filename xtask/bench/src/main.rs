@@ -1,3 +1,79 @@
 //! Measures what users wait for, and makes the file it is measured on.
+//!
+//! Each call measures once, in a process of its own, and prints seconds and the highest memory in KiB.
 
-fn main() {}
+#![expect(clippy::print_stdout, reason = "the numbers are what it is for")]
+
+mod trainer;
+mod allocator;
+mod pickle;
+mod simulated;
+
+use std::{
+    env,
+    fs::{self, File},
+    hint::black_box,
+    io::{self, BufWriter},
+    time::Instant,
+};
+
+use anyhow::{Context as _, Result, bail};
+use tidegauge_snapshot::{pack, read, replay};
+
+fn main() -> Result<()> {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match *arguments.as_slice() {
+        ["simulate", n_events, path] => simulate(n_events.parse()?, path),
+        ["unpack", from, to] => unpack(from, to),
+        ["read", path] => measure(|| read(path)),
+        ["prepare", path] => measure(|| prepare(path)),
+        _ => bail!("usage: xtask-bench simulate EVENTS FILE | unpack FROM TO | read FILE | prepare FILE"),
+    }
+}
+
+fn read(path: &str) -> Result<()> {
+    black_box(read::open(File::open(path)?)?);
+    Ok(())
+}
+
+/// What a server does with a snapshot before anyone can look at it.
+fn prepare(path: &str) -> Result<()> {
+    let snapshot = read::open(File::open(path)?)?;
+    for device in &snapshot.devices {
+        black_box(replay::replay(&snapshot, device));
+    }
+    black_box(pack::write(&snapshot));
+    Ok(())
+}
+
+fn measure(work: impl FnOnce() -> Result<()>) -> Result<()> {
+    let start = Instant::now();
+    work()?;
+    let seconds = start.elapsed().as_secs_f64();
+    println!("{seconds} {}", peak_kib()?);
+    Ok(())
+}
+
+/// Highest resident memory of this process, as Linux counts it.
+fn peak_kib() -> Result<u64> {
+    let status =
+        fs::read_to_string("/proc/self/status").context("peak memory is read from /proc, on Linux")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("no VmHWM in /proc")?;
+    line.trim().trim_end_matches(" kB").parse().context("VmHWM is no number")
+}
+
+fn simulate(n_events: usize, path: &str) -> Result<()> {
+    let (allocator, stacks) = trainer::train(n_events);
+    // Under another name until it is whole: a half-written file would be measured forever after.
+    let unfinished = format!("{path}.unfinished");
+    let file = File::create(&unfinished).with_context(|| format!("cannot write {unfinished}"))?;
+    simulated::write(&allocator, &stacks, BufWriter::new(file))?;
+    fs::rename(unfinished, path).with_context(|| format!("cannot write {path}"))
+}
+
+fn unpack(from: &str, to: &str) -> Result<()> {
+    let mut content = read::content(File::open(from).with_context(|| format!("cannot read {from}"))?)?;
+    io::copy(&mut content, &mut File::create(to).with_context(|| format!("cannot write {to}"))?)?;
+    Ok(())
+}
