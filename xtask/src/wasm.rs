@@ -27,9 +27,12 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Tally> {
         return Ok(size.and(Tally::skipped("the engine's tests need node; install it and start again")));
     }
     let native = workspace.build("tidegauge-cli", "tidegauge", "dev")?;
+    let bench = workspace.build("xtask-bench", "xtask-bench", "dev")?;
     let mut node = Command::new("node");
     node.args(["--test", "--test-reporter", "tap"]).arg(workspace.root.join("tests/wasm/engine.test.mjs"));
-    node.env("TIDEGAUGE_TEST_SITE", site).env("TIDEGAUGE_TEST_CLI", native);
+    node.env("TIDEGAUGE_TEST_SITE", site)
+        .env("TIDEGAUGE_TEST_CLI", native)
+        .env("TIDEGAUGE_TEST_BENCH", bench);
     node.env("TIDEGAUGE_TEST_FIXTURES", workspace.root.join("snapshot/fixtures"));
     Ok(size.and(counted(&mut node)?))
 }

@@ -13,12 +13,16 @@ use std::{
     env,
     fs::{self, File},
     hint::black_box,
-    io::{self, BufWriter},
+    io::{self, BufWriter, Write as _},
     time::Instant,
 };
 
 use anyhow::{Context as _, Result, bail};
-use tidegauge_snapshot::{pack, read, replay};
+use tidegauge_snapshot::{
+    pack,
+    picture::{Index, Palette, Raster, View},
+    read, replay,
+};
 
 fn main() -> Result<()> {
     let arguments: Vec<String> = env::args().skip(1).collect();
@@ -28,7 +32,12 @@ fn main() -> Result<()> {
         ["unpack", from, to] => unpack(from, to),
         ["read", path] => measure(|| read(path)),
         ["prepare", path] => measure(|| prepare(path)),
-        _ => bail!("usage: xtask-bench simulate EVENTS FILE | unpack FROM TO | read FILE | prepare FILE"),
+        ["draw", path, device, width, height, out] => {
+            draw(path, device.parse()?, width.parse()?, height.parse()?, out)
+        }
+        _ => bail!(
+            "usage: xtask-bench (simulate EVENTS | unpack FROM | draw FROM DEVICE WIDTH HEIGHT | read | prepare) FILE"
+        ),
     }
 }
 
@@ -76,4 +85,18 @@ fn unpack(from: &str, to: &str) -> Result<()> {
     let mut content = read::content(File::open(from).with_context(|| format!("cannot read {from}"))?)?;
     io::copy(&mut content, &mut File::create(to).with_context(|| format!("cannot write {to}"))?)?;
     Ok(())
+}
+
+/// Draws a device's whole trace natively; the file holds the pixels, then the ids, as wasm has them in memory.
+fn draw(path: &str, device: u32, width: u32, height: u32, out: &str) -> Result<()> {
+    let snapshot = read::open(File::open(path).with_context(|| format!("cannot read {path}"))?)?;
+    let device = snapshot.device(device).with_context(|| format!("{path} has nothing on device {device}"))?;
+    let replay = replay::replay(&snapshot, device);
+    let to = u32::try_from(device.events.len() + 1).context("more events than a picture can name")?;
+    let view = View { from: 0, to, width, height, top: None };
+    let (raster, _) = Raster::draw(&Index::new(&replay), &replay, &Palette::new(&snapshot), view);
+    let mut file = BufWriter::new(File::create(out).with_context(|| format!("cannot write {out}"))?);
+    file.write_all(&raster.rgba)?;
+    raster.ids.iter().try_for_each(|id| file.write_all(&id.to_le_bytes()))?;
+    file.flush().with_context(|| format!("cannot write {out}"))
 }

@@ -1,0 +1,80 @@
+// The engine in wasm says and draws what the native reader says and draws, on every committed snapshot.
+import assert from "node:assert/strict";
+import { spawnSync } from "node:child_process";
+import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { basename, join } from "node:path";
+import { after, test } from "node:test";
+
+import { draw, load, open } from "./engine.mjs";
+
+const { TIDEGAUGE_TEST_CLI: cli, TIDEGAUGE_TEST_BENCH: bench, TIDEGAUGE_TEST_FIXTURES: fixtures } = process.env;
+const { Engine } = await load();
+const folder = mkdtempSync(join(tmpdir(), "tidegauge-wasm-"));
+after(() => rmSync(folder, { recursive: true }));
+
+const isSnapshot = (name) => /\.(pickle|pkl)(\.zst|\.gz)?$/.test(name);
+const snapshots = readdirSync(fixtures).filter(isSnapshot).sort();
+
+/** What `tidegauge inspect --json` says. */
+function inspected(path) {
+  const { status, stdout } = spawnSync(cli, ["inspect", "--json", path], { maxBuffer: 1 << 26 });
+  return { status, answer: JSON.parse(stdout) };
+}
+
+test("there are snapshots to compare", () => assert.ok(snapshots.length >= 24, `${snapshots.length} in ${fixtures}`));
+
+for (const name of snapshots) {
+  test(`${name} reads and draws the same in wasm and natively`, () => {
+    const path = join(fixtures, name);
+    const engine = new Engine();
+    const opened = open(engine, path);
+
+    const { status, answer } = inspected(path);
+    assert.equal(status, 0);
+    assert.deepEqual({ ...opened.inspection, file: "" }, { ...answer, file: "" });
+
+    for (const { device, n_events, peak_active } of opened.devices.slice(0, 2)) {
+      const question = { device, from: 0, to: n_events + 1, width: 300, height: 120, top: null };
+      const { answer, pixels, ids } = draw(engine, question);
+      if (n_events > 0) assert.equal(Math.max(...answer.curves.active), peak_active);
+
+      const out = join(folder, "native");
+      const drawn = spawnSync(bench, ["draw", path, String(device), "300", "120", out]);
+      assert.equal(drawn.status, 0, String(drawn.stderr));
+      const native = readFileSync(out);
+      assert.ok(native.subarray(0, pixels.length).equals(Buffer.from(pixels.buffer)), "the pixels differ");
+      assert.ok(native.subarray(pixels.length).equals(Buffer.from(ids.buffer)), "the ids differ");
+    }
+    engine.free();
+  });
+}
+
+const refused = {
+  "empty": Buffer.alloc(0),
+  "a page of HTML": Buffer.from("<!doctype html><title>Login</title>"),
+  "a pickle that would run code": Buffer.from("\x80\x04\x8c\x02os\x8c\x06system\x93\x8c\x04true\x85R.", "latin1"),
+  "a snapshot that was cut short": readFileSync(join(fixtures, "streams_2dev_lag40.pickle")).subarray(0, 100_000),
+};
+
+for (const [what, bytes] of Object.entries(refused)) {
+  test(`${what} is refused with the sentence of the command line`, () => {
+    const path = join(folder, "refused.pickle");
+    writeFileSync(path, bytes);
+    const { status, answer } = inspected(path);
+    assert.equal(status, 2);
+    assert.throws(() => open(new Engine(), path), (sentence) => {
+      assert.equal(sentence, answer.error.message);
+      return true;
+    });
+  });
+}
+
+test("an engine that refused a file opens the next one", () => {
+  const engine = new Engine();
+  const path = join(folder, "refused.pickle");
+  writeFileSync(path, "nothing");
+  assert.throws(() => open(engine, path));
+  const next = join(fixtures, "oom_plain_2gib.pickle");
+  assert.equal(open(engine, next).inspection.file, basename(next));
+});
