@@ -1,1 +1,170 @@
-//! The worker of the dashboard.
+//! The worker of the dashboard: opens snapshots and draws them, off the page's own thread.
+//!
+//! `static/worker.js` takes the page's messages and calls [`Engine`]; what it answers is computed by
+//! [`document::Document`], which knows no browser. Questions and answers are those of `tidegauge_api::picture`,
+//! as JSON; pixels and ids travel as typed arrays.
+
+pub mod document;
+
+use std::io;
+
+use document::Document;
+use js_sys::{Function, Uint8Array, Uint8ClampedArray, Uint32Array};
+use tidegauge_snapshot::pack;
+use wasm_bindgen::prelude::*;
+
+/// One open snapshot, or none.
+#[wasm_bindgen]
+#[derive(Default)]
+pub struct Engine {
+    document: Option<Document>,
+    header: Option<pack::Header>,
+    raster: Option<tidegauge_snapshot::picture::Raster>,
+}
+
+/// Bytes asked of a dropped file at a time.
+const SLICE_BYTES: f64 = 4.0 * 1024.0 * 1024.0;
+
+/// A dropped file, read slice by slice through a synchronous function of the worker's.
+struct SlicedFile<'a> {
+    read: &'a Function,
+    size: f64,
+    offset: f64,
+    slice: Vec<u8>,
+    at: usize,
+}
+
+impl io::Read for SlicedFile<'_> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        if self.at == self.slice.len() && self.offset < self.size {
+            let len = SLICE_BYTES.min(self.size - self.offset);
+            let slice = self
+                .read
+                .call2(&JsValue::NULL, &self.offset.into(), &len.into())
+                .map_err(|error| io::Error::new(io::ErrorKind::NotFound, text_of(&error)))?;
+            self.slice = Uint8Array::new(&slice).to_vec();
+            self.offset += len;
+            self.at = 0;
+        }
+        let n = buf.len().min(self.slice.len() - self.at);
+        buf[..n].copy_from_slice(&self.slice[self.at..self.at + n]);
+        self.at += n;
+        Ok(n)
+    }
+}
+
+fn text_of(error: &JsValue) -> String {
+    error.as_string().or_else(|| js_sys::Error::from(error.clone()).message().as_string()).unwrap_or_default()
+}
+
+fn sentence(error: impl std::fmt::Display) -> JsValue {
+    JsValue::from_str(&error.to_string())
+}
+
+#[wasm_bindgen]
+impl Engine {
+    /// An engine with nothing open.
+    #[wasm_bindgen(constructor)]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Opens a file of `size` bytes through `read(offset, length) -> Uint8Array`. Answers `Opened` as JSON.
+    ///
+    /// # Errors
+    /// The reader's sentence.
+    pub fn open_file(&mut self, name: &str, size: f64, read: &Function) -> Result<String, JsValue> {
+        self.close();
+        let file = SlicedFile { read, size, offset: 0.0, slice: Vec::new(), at: 0 };
+        let snapshot = tidegauge_snapshot::read::open(file).map_err(sentence)?;
+        let document = Document::new(snapshot, None, name, size as u64);
+        self.keep(document)
+    }
+
+    /// Reads the directory of a pack: how many bytes a first picture needs, and how many there are. `undefined`
+    /// when more of the beginning is needed.
+    ///
+    /// # Errors
+    /// A sentence when it is no pack.
+    pub fn pack_header(&mut self, beginning: &[u8]) -> Result<Option<Vec<f64>>, JsValue> {
+        self.close();
+        self.header = pack::header(beginning).map_err(sentence)?;
+        Ok(self.header.as_ref().map(|header| vec![header.first_bytes as f64, header.total_bytes as f64]))
+    }
+
+    /// Opens a pack from the bytes a first picture needs. Answers `Opened` as JSON.
+    ///
+    /// # Errors
+    /// A sentence when they are damaged.
+    pub fn open_pack(&mut self, name: &str, size: f64, first: &[u8]) -> Result<String, JsValue> {
+        let header = self.header.as_ref().ok_or_else(|| sentence("the pack's directory was not read yet"))?;
+        let (snapshot, palette) = pack::read_first(header, first).map_err(sentence)?;
+        let document = Document::new(snapshot, Some(palette), name, size as u64);
+        self.keep(document)
+    }
+
+    /// Adds what follows the first part of a pack: texts and stacks.
+    ///
+    /// # Errors
+    /// A sentence when it is damaged.
+    pub fn add_stacks(&mut self, rest: &[u8]) -> Result<(), JsValue> {
+        match (&mut self.document, &self.header) {
+            (Some(document), Some(header)) => document.add_stacks(header, rest).map_err(sentence),
+            _ => Err(sentence("no pack is open")),
+        }
+    }
+
+    /// Draws: `PictureQuestion` to `PictureAnswer`, as JSON. The pixels are then in [`Self::pixels`] and
+    /// [`Self::ids`].
+    ///
+    /// # Errors
+    /// A sentence when nothing is open, or the device has nothing.
+    pub fn picture(&mut self, question: &str) -> Result<String, JsValue> {
+        let question = serde_json::from_str(question).map_err(sentence)?;
+        let (answer, raster) = self.open()?.picture(&question).map_err(sentence)?;
+        self.raster = Some(raster);
+        serde_json::to_string(&answer).map_err(sentence)
+    }
+
+    /// The pixels of the latest picture, RGBA.
+    pub fn pixels(&self) -> Uint8ClampedArray {
+        Uint8ClampedArray::from(self.raster.as_ref().map_or(&[][..], |raster| &raster.rgba))
+    }
+
+    /// The allocation that each pixel of the latest picture shows.
+    pub fn ids(&self) -> Uint32Array {
+        Uint32Array::from(self.raster.as_ref().map_or(&[][..], |raster| &raster.ids))
+    }
+
+    /// `LevelsQuestion` to `LevelsAnswer`, as JSON.
+    ///
+    /// # Errors
+    /// A sentence when nothing is open, or the device has nothing.
+    pub fn levels(&self, question: &str) -> Result<String, JsValue> {
+        let question = serde_json::from_str(question).map_err(sentence)?;
+        serde_json::to_string(&self.open()?.levels(&question).map_err(sentence)?).map_err(sentence)
+    }
+
+    /// `AllocationQuestion` to `AllocationAnswer`, as JSON.
+    ///
+    /// # Errors
+    /// A sentence when nothing is open, or there is no such allocation.
+    pub fn allocation(&self, question: &str) -> Result<String, JsValue> {
+        let question = serde_json::from_str(question).map_err(sentence)?;
+        serde_json::to_string(&self.open()?.allocation(&question).map_err(sentence)?).map_err(sentence)
+    }
+
+    fn open(&self) -> Result<&Document, JsValue> {
+        self.document.as_ref().ok_or_else(|| sentence("no snapshot is open"))
+    }
+
+    fn keep(&mut self, document: Document) -> Result<String, JsValue> {
+        let answer = serde_json::to_string(&document.opened()).map_err(sentence)?;
+        self.document = Some(document);
+        Ok(answer)
+    }
+
+    fn close(&mut self) {
+        *self = Self::default();
+    }
+}

@@ -1,0 +1,124 @@
+// The page's worker: loads the engine and answers the page's messages, one after the other.
+// What travels: {id, kind, question, file?} in, {id, ok, answer, pixels?, ids?} or {id, ok: false, problem} out,
+// {id, progress: {doing, done, total}} in between. The questions' types are in api/src/picture.rs.
+import init, { Engine } from "/engine.js";
+
+// Enough for the directory of a pack of ten million events.
+const BEGINNING_BYTES = 64 * 1024;
+
+const ready = init({ module_or_path: "/engine_bg.wasm" });
+let engine = null;
+// Settles when the stacks of the open pack are there; questions about stacks wait for it.
+let stacks = Promise.resolve();
+let queue = Promise.resolve();
+
+self.onmessage = ({ data }) => {
+  queue = queue.then(() => answer(data));
+};
+
+async function answer({ id, kind, question, file }) {
+  try {
+    await ready;
+    engine ??= new Engine();
+    const { answer, pixels, ids } = await handle(id, kind, question, file);
+    const transfer = pixels ? [pixels.buffer, ids.buffer] : [];
+    self.postMessage({ id, ok: true, answer, pixels, ids }, transfer);
+  } catch (error) {
+    // The engine throws sentences; anything else is a fault of ours or the network's, and says so itself.
+    const problem = typeof error === "string" ? error : `the worker failed: ${error?.message ?? error}`;
+    self.postMessage({ id, ok: false, problem });
+    // A trap leaves the engine's memory in an unknown state.
+    if (error instanceof WebAssembly.RuntimeError) throw error;
+  }
+}
+
+async function handle(id, kind, question, file) {
+  switch (kind) {
+    case "open_file":
+      return { answer: openFile(id, file) };
+    case "open_snapshot":
+      return { answer: await openSnapshot(id, JSON.parse(question)) };
+    case "picture": {
+      const answer = engine.picture(question);
+      return { answer, pixels: engine.pixels(), ids: engine.ids() };
+    }
+    case "levels":
+      return { answer: engine.levels(question) };
+    case "allocation":
+      await stacks;
+      return { answer: engine.allocation(question) };
+    default:
+      throw `the worker does not know the question "${kind}"`;
+  }
+}
+
+function openFile(id, file) {
+  stacks = Promise.resolve();
+  const reader = new FileReaderSync();
+  const read = (offset, length) => {
+    report(id, "Reading", offset, file.size);
+    return new Uint8Array(reader.readAsArrayBuffer(file.slice(offset, offset + length)));
+  };
+  return engine.open_file(file.name, file.size, read);
+}
+
+async function openSnapshot(id, { pack, file, bytes }) {
+  const fetched = await beginning(id, pack);
+  const header = engine.pack_header(fetched.bytes);
+  if (!header) throw "the pack's directory is longer than expected; reload the page";
+  const [firstBytes, totalBytes] = header;
+  const first = fetched.isWhole ? fetched.bytes : await upTo(id, pack, fetched.bytes, firstBytes);
+  const opened = engine.open_pack(file, bytes, first.subarray(0, firstBytes));
+  const rest = first.length >= totalBytes ? Promise.resolve(first.subarray(firstBytes)) : range(pack, firstBytes, totalBytes);
+  stacks = rest.then((bytes) => engine.add_stacks(bytes));
+  // Whoever asks for a stack gets the failure as an answer.
+  stacks.catch(() => {});
+  return opened;
+}
+
+async function beginning(id, pack) {
+  report(id, "Loading", 0, null);
+  const response = await ask(pack, { Range: `bytes=0-${BEGINNING_BYTES - 1}` });
+  const bytes = new Uint8Array(await response.arrayBuffer());
+  // A server without ranges answers 200 and sends it all.
+  return { bytes, isWhole: response.status === 200 };
+}
+
+async function upTo(id, pack, have, end) {
+  if (have.length >= end) return have;
+  const response = await ask(pack, { Range: `bytes=${have.length}-${end - 1}` });
+  const all = new Uint8Array(end);
+  all.set(have);
+  let done = have.length;
+  for (const reader = response.body.getReader(); ; ) {
+    const { done: isDone, value } = await reader.read();
+    if (isDone) break;
+    if (done + value.length > end) throw "the server sent more of the pack than was asked for; reload the page";
+    all.set(value, done);
+    done += value.length;
+    report(id, "Loading", done, end);
+  }
+  if (done < end) throw "the connection ended before the pack did; reload the page";
+  return all;
+}
+
+async function range(pack, from, to) {
+  const response = await ask(pack, { Range: `bytes=${from}-${to - 1}` });
+  return new Uint8Array(await response.arrayBuffer());
+}
+
+async function ask(url, headers) {
+  let response;
+  try {
+    response = await fetch(url, { headers });
+  } catch {
+    throw "the server cannot be reached; check that it runs and try again";
+  }
+  if (response.ok) return response;
+  const problem = await response.json().catch(() => null);
+  throw problem?.detail ?? `the server answered ${response.status} to the request for the pack`;
+}
+
+function report(id, doing, done, total) {
+  self.postMessage({ id, progress: { doing, done, total } });
+}

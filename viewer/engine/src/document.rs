@@ -1,0 +1,217 @@
+//! An open snapshot and the answers to the page's questions about it.
+
+use tidegauge_api::Inspection;
+use tidegauge_api::inspection::inspect_replayed;
+use tidegauge_api::picture::{
+    AllocationAnswer, AllocationQuestion, Curves, FrameAnswer, LevelsAnswer, LevelsQuestion, Opened, OpenedDevice,
+    PictureAnswer, PictureQuestion,
+};
+use tidegauge_snapshot::Snapshot;
+use tidegauge_snapshot::model::{Device, StackId};
+use tidegauge_snapshot::pack;
+use tidegauge_snapshot::picture::{Bands, Index, Palette, Raster, View};
+use tidegauge_snapshot::replay::{NEVER, Replay, replay};
+
+/// An open snapshot: every device replayed and indexed.
+#[derive(Debug)]
+pub struct Document {
+    snapshot: Snapshot,
+    /// In the order of `snapshot.devices`.
+    replays: Vec<Replay>,
+    indexes: Vec<Index>,
+    palette: Palette,
+    inspection: Inspection,
+}
+
+impl Document {
+    /// Replays and indexes a snapshot. A pack brings its palette along, since its stacks come later.
+    pub fn new(snapshot: Snapshot, palette: Option<Palette>, name: &str, bytes: u64) -> Self {
+        let replays: Vec<Replay> = snapshot.devices.iter().map(|device| replay(&snapshot, device)).collect();
+        let indexes = replays.iter().map(Index::new).collect();
+        let inspection = inspect_replayed(&snapshot, &replays, name, bytes);
+        let palette = palette.unwrap_or_else(|| Palette::new(&snapshot));
+        Self { snapshot, replays, indexes, palette, inspection }
+    }
+
+    /// Adds the texts and stacks of a pack.
+    ///
+    /// # Errors
+    /// When the bytes are damaged or too few.
+    pub fn add_stacks(&mut self, header: &pack::Header, rest: &[u8]) -> Result<(), pack::PackError> {
+        pack::add_stacks(&mut self.snapshot, header, rest)
+    }
+
+    /// What there is to look at.
+    pub fn opened(&self) -> Opened {
+        let mut devices: Vec<OpenedDevice> =
+            self.snapshot.devices.iter().zip(&self.replays).map(|(device, replay)| self.device(device, replay)).collect();
+        devices.sort_by_key(|device| std::cmp::Reverse((device.n_events > 0, device.peak_active, device.n_events)));
+        Opened { inspection: self.inspection.clone(), devices }
+    }
+
+    fn device(&self, device: &Device, replay: &Replay) -> OpenedDevice {
+        let times = self.snapshot.trace.time_us.get(device.events.clone()).unwrap_or(&[]);
+        OpenedDevice {
+            device: device.ordinal,
+            n_events: device.events.len() as u32,
+            n_allocations: replay.allocations.len() as u32,
+            time_us: times.first().zip(times.last()).map(|(first, last)| [*first, *last]),
+            peak_active: replay.peak.active,
+            peak_state: replay.peak_state,
+        }
+    }
+
+    fn find(&self, ordinal: u32) -> Result<(&Device, &Replay, &Index), String> {
+        let at = self.snapshot.devices.iter().position(|device| device.ordinal == ordinal);
+        let at = at.ok_or_else(|| format!("the snapshot has nothing on device {ordinal}"))?;
+        Ok((&self.snapshot.devices[at], &self.replays[at], &self.indexes[at]))
+    }
+
+    /// The stacked picture of a window, and the curves over the same columns.
+    ///
+    /// # Errors
+    /// When the snapshot has nothing on that device.
+    pub fn picture(&self, question: &PictureQuestion) -> Result<(PictureAnswer, Raster), String> {
+        let (_, replay, index) = self.find(question.device)?;
+        let view = View {
+            from: question.from,
+            to: question.to,
+            width: question.width,
+            height: question.height,
+            top: question.top,
+        };
+        let (raster, bands) = Raster::draw(index, replay, &self.palette, view);
+        let answer = PictureAnswer {
+            question: PictureQuestion {
+                device: question.device,
+                from: bands.view.from,
+                to: bands.view.to,
+                width: bands.view.width,
+                height: bands.view.height,
+                top: Some(bands.top),
+            },
+            n_drawn: bands.n_drawn,
+            other_max: bands.other.iter().copied().max().unwrap_or(0),
+            curves: curves(replay, bands),
+        };
+        Ok((answer, raster))
+    }
+
+    /// The levels at one state.
+    ///
+    /// # Errors
+    /// When the snapshot has nothing on that device.
+    pub fn levels(&self, question: &LevelsQuestion) -> Result<LevelsAnswer, String> {
+        let (device, replay, _) = self.find(question.device)?;
+        let state = question.state.min(device.events.len() as u32);
+        let levels = replay.curves.at(state as usize);
+        let event = event_before(device, state);
+        let trace = &self.snapshot.trace;
+        Ok(LevelsAnswer {
+            state,
+            requested: levels.requested,
+            allocated: levels.allocated,
+            active: levels.active,
+            reserved: levels.reserved,
+            action: event.map(|event| self.snapshot.action_name(trace.action[event]).to_owned()),
+            time_us: event.and_then(|event| trace.time_us(event)),
+        })
+    }
+
+    /// Everything known of one allocation.
+    ///
+    /// # Errors
+    /// When there is no such allocation.
+    pub fn allocation(&self, question: &AllocationQuestion) -> Result<AllocationAnswer, String> {
+        let (device, replay, _) = self.find(question.device)?;
+        let allocations = &replay.allocations;
+        let row = question.id as usize;
+        if row >= allocations.len() {
+            return Err(format!("device {} has no allocation {}", question.device, question.id));
+        }
+        let (from, to) = (allocations.from[row], allocations.to[row]);
+        let is_older = row < replay.n_preexisting;
+        let made = if is_older { None } else { event_before(device, from) };
+        let freed = if to == NEVER { None } else { event_before(device, to) };
+        let trace = &self.snapshot.trace;
+        let time = |event: Option<usize>| event.and_then(|event| trace.time_us(event));
+        let stack = allocations.stack[row];
+        let stream = made.or(freed).map(|event| u64::from(trace.stream[event]));
+        let free_requested = allocations.free_requested[row];
+        Ok(AllocationAnswer {
+            id: question.id,
+            address: format!("{:#x}", allocations.address[row]),
+            requested: allocations.requested[row],
+            size: allocations.size[row],
+            from,
+            to: (to != NEVER).then_some(to),
+            free_requested: (free_requested != NEVER && free_requested != to).then_some(free_requested),
+            preexisting: is_older,
+            lifetime_us: time(made).zip(time(freed)).map(|(made, freed)| freed - made),
+            stream: stream.or_else(|| self.stream_of_segment(device, allocations.address[row])),
+            stack: self.frames(stack),
+            stack_missing: stack_missing(stack, is_older, to != NEVER),
+            notes: made.map_or_else(Vec::new, |event| self.notes(event)),
+        })
+    }
+
+    fn frames(&self, stack: StackId) -> Vec<FrameAnswer> {
+        let strings = &self.snapshot.strings;
+        let frames = self.snapshot.stacks.frames(stack);
+        frames
+            .map(|frame| FrameAnswer {
+                name: strings.text(frame.name).into_owned(),
+                filename: strings.text(frame.filename).into_owned(),
+                line: (frame.line > 0).then_some(frame.line),
+            })
+            .collect()
+    }
+
+    fn notes(&self, event: usize) -> Vec<String> {
+        let extra = self.snapshot.trace.extra(event);
+        let texts = [extra.compile_context, extra.user_metadata, extra.category].into_iter().flatten();
+        texts.map(|id| self.snapshot.strings.text(id).into_owned()).collect()
+    }
+
+    fn stream_of_segment(&self, device: &Device, address: u64) -> Option<u64> {
+        let segments = &self.snapshot.segments;
+        let holds = |segment: &usize| {
+            let start = segments.address[*segment];
+            start <= address && address - start < segments.total_size[*segment]
+        };
+        device.segments.clone().find(holds).map(|segment| u64::from(segments.stream[segment]))
+    }
+}
+
+/// The event that led to a state; none led to the first.
+fn event_before(device: &Device, state: u32) -> Option<usize> {
+    (state as usize).checked_sub(1).map(|event| device.events.start + event).filter(|event| *event < device.events.end)
+}
+
+fn curves(replay: &Replay, bands: Bands) -> Curves {
+    let column = |level: &[u64]| bands.states.iter().map(|state| level[*state as usize]).collect();
+    Curves {
+        requested: column(&replay.curves.requested),
+        allocated: column(&replay.curves.allocated),
+        active: column(&replay.curves.active),
+        reserved: column(&replay.curves.reserved),
+        states: bands.states,
+    }
+}
+
+fn stack_missing(stack: StackId, is_older: bool, is_freed: bool) -> Option<String> {
+    let reason = match stack {
+        StackId::EMPTY => {
+            "its stack is empty: it was made by a thread without Python frames, such as the backward pass; record \
+             with stacks=\"all\" to see C++ frames"
+        }
+        StackId::NONE if is_older && is_freed => {
+            "it was allocated before the trace begins and freed within it: neither the trace nor the segments hold \
+             its stack"
+        }
+        StackId::NONE if is_older => "it was allocated before recording began",
+        StackId::NONE => "it was recorded without a stack (context=None or context=\"state\")",
+        _ => return None,
+    };
+    Some(reason.to_owned())
+}
