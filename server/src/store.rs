@@ -1,0 +1,273 @@
+//! Where bytes lie: a folder of files named for their content. Storage keys are made here and nowhere else.
+//!
+//! ```text
+//! lock                          held by the server that uses the folder
+//! catalog.sqlite                the catalog
+//! spool/…                       uploads under way; emptied at the start
+//! originals/ab/abcdef…          bytes as they came, by BLAKE3
+//! packs/v1/abcdef….tgpack       made from the original of that digest; can be made again
+//! ```
+
+use std::fs::{self, File, TryLockError};
+use std::io::{self, Read as _, Write as _};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+use tempfile::NamedTempFile;
+use tidegauge_snapshot::{pack, read};
+
+/// BLAKE3 of some bytes, in hexadecimal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Digest(String);
+
+impl Digest {
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// A digest that the catalog kept; it came from [`Digest::from`] once.
+    pub(crate) fn from_catalog(text: String) -> Self {
+        Self(text)
+    }
+}
+
+impl From<blake3::Hash> for Digest {
+    fn from(hash: blake3::Hash) -> Self {
+        Self(hash.to_hex().as_str().to_owned())
+    }
+}
+
+/// The data folder, locked.
+#[derive(Debug)]
+pub(crate) struct Store {
+    folder: PathBuf,
+    lock: File,
+}
+
+/// What lay in the folder at the start.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Contents {
+    pub(crate) bytes: u64,
+    pub(crate) n_originals: u64,
+}
+
+impl Store {
+    /// Opens or makes the folder, takes its lock, and removes what uploads left that a crash cut short.
+    pub(crate) fn open(folder: &Path) -> anyhow::Result<Self> {
+        fs::create_dir_all(folder)
+            .with_context(|| format!("cannot make the data folder {}", folder.display()))?;
+        let lock = lock(folder)?;
+        let store = Self { folder: folder.to_owned(), lock };
+        let spool = store.spool_folder();
+        if spool.exists() {
+            fs::remove_dir_all(&spool).with_context(|| format!("cannot empty {}", spool.display()))?;
+        }
+        for sub in [spool, store.originals_folder(), store.packs_folder()] {
+            fs::create_dir_all(&sub).with_context(|| format!("cannot make the folder {}", sub.display()))?;
+        }
+        Ok(store)
+    }
+
+    /// Writes down who holds the folder, for a second server's sentence.
+    pub(crate) fn sign_lock(&self, address: &str) -> io::Result<()> {
+        self.lock.set_len(0)?;
+        (&self.lock).write_all(format!("process {}, {address}", std::process::id()).as_bytes())
+    }
+
+    /// The catalog's file.
+    pub(crate) fn catalog_path(&self) -> PathBuf {
+        self.folder.join("catalog.sqlite")
+    }
+
+    /// An original's file.
+    pub(crate) fn original_path(&self, digest: &Digest) -> PathBuf {
+        self.originals_folder().join(&digest.0[..2]).join(&digest.0)
+    }
+
+    /// The file of the pack made from an original.
+    pub(crate) fn pack_path(&self, digest: &Digest) -> PathBuf {
+        self.packs_folder().join(format!("{}.tgpack", digest.0))
+    }
+
+    /// A new file for an upload under way; gone when dropped.
+    pub(crate) fn spool(&self) -> io::Result<Spool> {
+        let file = NamedTempFile::new_in(self.spool_folder())?;
+        let mut writer = tokio::fs::File::from_std(file.as_file().try_clone()?);
+        writer.set_max_buf_size(SPOOL_BUFFER_BYTES);
+        Ok(Spool { file, writer, hasher: blake3::Hasher::new(), head: Vec::new(), bytes: 0 })
+    }
+
+    /// Moves an upload to its place and makes that last. Says whether the bytes are new here.
+    pub(crate) fn keep(&self, spooled: Spooled) -> io::Result<bool> {
+        let path = self.original_path(&spooled.digest);
+        let is_new = !path.exists();
+        let folder = path.parent().expect("an original lies in a folder of its store");
+        if !folder.exists() {
+            fs::create_dir_all(folder)?;
+            sync_folder(&self.originals_folder())?;
+        }
+        // Over a file of the same digest, too: its bytes are the same.
+        spooled.file.persist(&path)?;
+        sync_folder(folder)?;
+        Ok(is_new)
+    }
+
+    /// Opens an original.
+    pub(crate) fn original(&self, digest: &Digest) -> io::Result<File> {
+        File::open(self.original_path(digest))
+    }
+
+    /// Writes a pack. A crash leaves the whole of it or nothing.
+    pub(crate) fn write_pack(&self, digest: &Digest, pack: &[u8]) -> io::Result<()> {
+        let mut file = NamedTempFile::new_in(self.spool_folder())?;
+        file.write_all(pack)?;
+        file.as_file().sync_all()?;
+        file.persist(self.pack_path(digest))?;
+        Ok(())
+    }
+
+    /// Counts what is stored.
+    pub(crate) fn contents(&self) -> io::Result<Contents> {
+        let mut contents = Contents::default();
+        for entry in files(&self.originals_folder())? {
+            contents.bytes += entry.metadata()?.len();
+            contents.n_originals += 1;
+        }
+        for entry in files(&self.folder.join("packs"))? {
+            contents.bytes += entry.metadata()?.len();
+        }
+        Ok(contents)
+    }
+
+    fn spool_folder(&self) -> PathBuf {
+        self.folder.join("spool")
+    }
+
+    fn originals_folder(&self) -> PathBuf {
+        self.folder.join("originals")
+    }
+
+    fn packs_folder(&self) -> PathBuf {
+        self.folder.join("packs").join(format!("v{}", pack::VERSION))
+    }
+}
+
+/// Bytes an upload may hold back before they are written; with it go the uploads' share of the server's memory.
+const SPOOL_BUFFER_BYTES: usize = 256 * 1024;
+
+/// An upload under way: written to a file, digested on the way.
+#[derive(Debug)]
+pub(crate) struct Spool {
+    file: NamedTempFile,
+    writer: tokio::fs::File,
+    hasher: blake3::Hasher,
+    head: Vec<u8>,
+    bytes: u64,
+}
+
+impl Spool {
+    /// Takes some more bytes.
+    pub(crate) async fn write(&mut self, chunk: &[u8]) -> io::Result<()> {
+        tokio::io::AsyncWriteExt::write_all(&mut self.writer, chunk).await?;
+        self.hasher.update(chunk);
+        let missing = read::HEAD_BYTES.saturating_sub(self.head.len());
+        self.head.extend_from_slice(&chunk[..missing.min(chunk.len())]);
+        self.bytes += chunk.len() as u64;
+        Ok(())
+    }
+
+    /// Bytes so far.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The first bytes, enough to recognize a snapshot once [`Spool::has_head`] or at the end.
+    pub(crate) fn head(&self) -> &[u8] {
+        &self.head
+    }
+
+    /// Whether all of the head is here.
+    pub(crate) fn has_head(&self) -> bool {
+        self.head.len() == read::HEAD_BYTES
+    }
+
+    /// The upload is complete: makes it last.
+    pub(crate) async fn finish(mut self) -> io::Result<Spooled> {
+        tokio::io::AsyncWriteExt::flush(&mut self.writer).await?;
+        self.writer.sync_all().await?;
+        Ok(Spooled { file: self.file, digest: self.hasher.finalize().into(), bytes: self.bytes })
+    }
+}
+
+/// A complete upload that is not kept yet; gone when dropped.
+#[derive(Debug)]
+pub(crate) struct Spooled {
+    file: NamedTempFile,
+    pub(crate) digest: Digest,
+    pub(crate) bytes: u64,
+}
+
+impl Spooled {
+    /// BLAKE3 of the bytes inside gzip or zstd. What cannot be unwrapped counts as it is: reading it will say why.
+    pub(crate) fn content_digest(&self) -> io::Result<Digest> {
+        let file = self.file.reopen()?;
+        let Ok(mut content) = read::content(io::BufReader::new(file)) else {
+            return Ok(self.digest.clone());
+        };
+        let mut hasher = blake3::Hasher::new();
+        let mut buffer = vec![0; 64 * 1024];
+        loop {
+            match content.read(&mut buffer) {
+                Ok(0) => return Ok(hasher.finalize().into()),
+                Ok(n) => hasher.update(&buffer[..n]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(_) => return Ok(self.digest.clone()),
+            };
+        }
+    }
+}
+
+fn lock(folder: &Path) -> anyhow::Result<File> {
+    let path = folder.join("lock");
+    let file = File::options()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(&path)
+        .with_context(|| format!("cannot open the lock file {}", path.display()))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => {
+            let holder = match fs::read_to_string(&path) {
+                Ok(holder) if !holder.is_empty() => format!(" ({holder})"),
+                _ => String::new(),
+            };
+            bail!(
+                "the data folder {} is in use by another tidegauge-server{holder}; stop that one, or give this one \
+                 another folder with --data",
+                folder.display()
+            )
+        }
+        Err(TryLockError::Error(error)) => {
+            Err(error).with_context(|| format!("cannot lock {}", path.display()))
+        }
+    }
+}
+
+/// Makes the names in a folder last; where folders cannot be opened (Windows) there is nothing to do.
+fn sync_folder(folder: &Path) -> io::Result<()> {
+    if cfg!(unix) { File::open(folder)?.sync_all() } else { Ok(()) }
+}
+
+/// The files one folder below `folder`.
+fn files(folder: &Path) -> io::Result<Vec<fs::DirEntry>> {
+    let mut files = Vec::new();
+    for sub in fs::read_dir(folder)? {
+        let sub = sub?;
+        if sub.file_type()?.is_dir() {
+            files.extend(fs::read_dir(sub.path())?.collect::<Result<Vec<_>, _>>()?);
+        }
+    }
+    Ok(files)
+}
