@@ -45,6 +45,8 @@ pub struct Process {
     pub pid: u32,
     /// The script that runs.
     pub script: Option<String>,
+    /// Runs something that waits for other threads. A language with one big lock lets go of it meanwhile.
+    pub waiting: fn(&mut (dyn FnMut() + Send)),
 }
 
 /// A recording.
@@ -129,9 +131,15 @@ impl Session {
     /// left and how to send it.
     pub fn stop(&mut self) {
         self.end(State::Over);
-        if let Some(courier) = self.courier.take() {
-            self.say_what_is_left(courier.stop(self.settings.flush));
-        }
+        let Some(courier) = self.courier.take() else { return };
+        let (mut courier, mut left, flush) = (Some(courier), Left::default(), self.settings.flush);
+        (self.process.waiting)(&mut || left = courier.take().map_or(left, |courier| courier.stop(flush)));
+        self.say_what_is_left(left);
+    }
+
+    /// Whether this rank is chosen, as far as it is known.
+    pub fn is_chosen(&self) -> bool {
+        self.settings.ranks.contains(self.whereabouts.rank.into())
     }
 
     /// Whether nothing more will come of it.
@@ -156,10 +164,6 @@ impl Session {
             _ => {}
         }
         self.notices.on_rank(self.whereabouts.rank);
-    }
-
-    fn is_chosen(&self) -> bool {
-        self.settings.ranks.contains(self.whereabouts.rank.into())
     }
 
     fn record_if_chosen(&mut self) {
@@ -208,7 +212,11 @@ impl Session {
 
     fn take(&mut self, steps: Steps, reason: &str) {
         let (State::Recording, Some(courier)) = (self.state, &self.courier) else { return };
-        if !courier.has_room(PATIENCE) {
+        let mut has_room = courier.has_room(Duration::ZERO);
+        if !has_room {
+            (self.process.waiting)(&mut || has_room = courier.has_room(PATIENCE));
+        }
+        if !has_room {
             self.notices.say("no snapshot: earlier ones are still being written; its events go to the next");
             return;
         }
@@ -463,8 +471,14 @@ mod tests {
         ]);
         all.extend(keywords.iter().map(|(name, text)| (*name, (*text).to_owned())));
         let settings = Settings::new(&all, &|_| None).unwrap();
-        let process =
-            Process { env: |_| None, now_us: || 1_000_000, host: "node1".to_owned(), pid: 42, script: None };
+        let process = Process {
+            env: |_| None,
+            now_us: || 1_000_000,
+            host: "node1".to_owned(),
+            pid: 42,
+            script: None,
+            waiting: |wait| wait(),
+        };
         let notices = Notices::new(|line| SAID.lock().unwrap().push(line.to_owned()));
         Session::new(settings, Box::new(double.clone()), process, Arc::new(notices))
     }

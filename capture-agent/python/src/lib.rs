@@ -1,1 +1,64 @@
-//! What Python sees of the capture agent.
+//! The Python face of the capture agent: `import tidegauge`.
+//!
+//! Names and conversions. What to do is decided in `tidegauge-capture-agent`; torch is touched in [`torch`] and
+//! nowhere else. No function raises: see [`agent::quietly`].
+
+mod agent;
+mod keywords;
+mod torch;
+mod pickling;
+
+use pyo3::prelude::*;
+
+/// The native half of the package `tidegauge`, whose stub documents the functions.
+#[pymodule]
+mod _agent {
+    use pyo3::{prelude::*, types::PyDict};
+
+    use crate::{agent, keywords};
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("__version__", env!("CARGO_PKG_VERSION"))
+    }
+
+    /// Begin to record the memory history of this process.
+    #[pyfunction]
+    #[pyo3(signature = (run=None, **settings))]
+    fn start(py: Python<'_>, run: Option<Bound<'_, PyAny>>, settings: Option<Bound<'_, PyDict>>) {
+        agent::quietly(|| agent::start(py, &keywords::texts(run, settings, agent::notices())));
+    }
+
+    /// Mark the end of step `n`, or of the one after the last; the first is step 1.
+    #[pyfunction]
+    #[pyo3(signature = (n=None))]
+    fn step(py: Python<'_>, n: Option<Bound<'_, PyAny>>) {
+        agent::quietly(|| match n.map(|n| n.extract::<u64>()) {
+            None => agent::with_session(py, |session| session.step(None)),
+            Some(Ok(n)) => agent::with_session(py, |session| session.step(Some(n))),
+            Some(Err(error)) => agent::notices().say_once("step", format_args!("step(): {error}; it is ignored")),
+        });
+    }
+
+    /// Take a snapshot now, amid a step, named for its reason.
+    #[pyfunction]
+    #[pyo3(signature = (reason=None))]
+    fn snapshot(py: Python<'_>, reason: Option<Bound<'_, PyAny>>) {
+        agent::quietly(|| {
+            let reason = reason.map(|reason| reason.to_string());
+            agent::with_session(py, |session| session.snapshot(reason.as_deref()));
+        });
+    }
+
+    /// End recording and send what is left.
+    #[pyfunction]
+    fn stop(py: Python<'_>) {
+        agent::quietly(|| agent::stop(py));
+    }
+
+    /// Runs the program `tidegauge` and returns its exit status.
+    #[pyfunction]
+    fn command_line(py: Python<'_>, arguments: Vec<std::ffi::OsString>) -> u8 {
+        py.detach(|| tidegauge_cli::run(arguments))
+    }
+}

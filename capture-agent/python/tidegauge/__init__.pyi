@@ -1,0 +1,60 @@
+import os
+from collections.abc import Iterable
+from typing import Literal, SupportsIndex
+
+__version__: str
+
+def start(
+    run: str | None = None,
+    *,
+    server: str | None = None,
+    token: str | None = None,
+    steps: Iterable[int] | str | None = None,
+    ranks: Iterable[int] | str | None = None,
+    window: Literal["since_previous", "step"] | None = None,
+    stacks: Literal["python", "all"] | None = None,
+    context: Literal["all", "alloc", "state"] | None = None,
+    max_entries: int | None = None,
+    role: str | None = None,
+    rank: int | None = None,
+    outbox: str | os.PathLike[str] | None = None,
+    outbox_bytes: int | None = None,
+    flush_secs: int | None = None,
+    insecure: bool | None = None,
+    enabled: bool | None = None,
+) -> None:
+    """Begin to record the memory history of this process.
+
+    Each setting can also come from the environment as ``TIDEGAUGE_`` and its name in capitals; the keyword wins.
+    Without an accelerator, or without torch, this says so once and all functions do nothing. Call it as early as
+    you like: recording begins when the device is first used, and never makes it be used.
+
+    run: Name of the run. Default: WANDB_RUN_ID, MLFLOW_RUN_ID, the launcher's job id, or the script's name.
+    server: Where snapshots go. Default: http://127.0.0.1:8642.
+    token: The server's token; over plain http it is only sent to this machine, unless ``insecure``.
+    steps: At the ends of which steps: ``[1, 5, 10]``, ``"1,5,10-12"`` or ``"all"``. Default: 1, 5 and 10.
+    ranks: On which ranks; others do not record at all. Default: ``"all"``.
+    window: What a snapshot covers: all steps since the previous one (the default), or its step alone.
+    stacks: "python" (the default), or "all" to add C++ frames, which makes snapshots very slow to take.
+    context: For which events stacks are kept. Default: "all".
+    max_entries: The most events that are kept for one snapshot. Default: 100000.
+    role: What this process does in the run: "actor", "critic".
+    rank: Global rank. Default: torch.distributed's, RANK, or the launcher's variable.
+    outbox: Folder for snapshots that are not sent yet. Default: ~/.local/state/tidegauge/outbox.
+    outbox_bytes: The most it holds. Default: 16 GiB.
+    flush_secs: The longest wait for the network at exit. Default: 5.
+    insecure: Send the token unencrypted to another machine.
+    enabled: False to do nothing at all.
+    """
+
+def step(n: SupportsIndex | None = None) -> None:
+    """Mark the end of step ``n``, or of the one after the last; the first is step 1.
+
+    Events before the first call belong to the first step; ``step(0)`` before the loop parts them from it.
+    """
+
+def snapshot(reason: str | None = None) -> None:
+    """Take a snapshot now, amid a step, named for its reason ("validation")."""
+
+def stop() -> None:
+    """End recording and send what is left, for as long as ``flush_secs`` allows. Called at exit by itself."""
