@@ -3,8 +3,8 @@
 use tidegauge_api::Inspection;
 use tidegauge_api::inspection::inspect_replayed;
 use tidegauge_api::picture::{
-    AllocationAnswer, AllocationQuestion, Curves, FrameAnswer, LevelsAnswer, LevelsQuestion, Opened, OpenedDevice,
-    PictureAnswer, PictureQuestion,
+    AllocationAnswer, AllocationQuestion, Curves, FrameAnswer, LevelsAnswer, LevelsQuestion, Opened,
+    OpenedDevice, PictureAnswer, PictureQuestion,
 };
 use tidegauge_snapshot::Snapshot;
 use tidegauge_snapshot::model::{Device, StackId};
@@ -43,9 +43,16 @@ impl Document {
 
     /// What there is to look at.
     pub fn opened(&self) -> Opened {
-        let mut devices: Vec<OpenedDevice> =
-            self.snapshot.devices.iter().zip(&self.replays).map(|(device, replay)| self.device(device, replay)).collect();
-        devices.sort_by_key(|device| std::cmp::Reverse((device.n_events > 0, device.peak_active, device.n_events)));
+        let mut devices: Vec<OpenedDevice> = self
+            .snapshot
+            .devices
+            .iter()
+            .zip(&self.replays)
+            .map(|(device, replay)| self.device(device, replay))
+            .collect();
+        devices.sort_by_key(|device| {
+            std::cmp::Reverse((device.n_events > 0, device.peak_active, device.n_events))
+        });
         Opened { inspection: self.inspection.clone(), devices }
     }
 
@@ -185,7 +192,10 @@ impl Document {
 
 /// The event that led to a state; none led to the first.
 fn event_before(device: &Device, state: u32) -> Option<usize> {
-    (state as usize).checked_sub(1).map(|event| device.events.start + event).filter(|event| *event < device.events.end)
+    (state as usize)
+        .checked_sub(1)
+        .map(|event| device.events.start + event)
+        .filter(|event| *event < device.events.end)
 }
 
 fn curves(replay: &Replay, bands: Bands) -> Curves {
