@@ -1,3 +1,6 @@
-//! The dashboard in the browser.
+//! The dashboard's page.
 
-fn main() {}
+fn main() {
+    #[cfg(target_arch = "wasm32")]
+    tidegauge_viewer::app::mount();
+}

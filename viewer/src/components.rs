@@ -1,0 +1,8 @@
+//! Parts that more than one page shows.
+
+pub(crate) mod problem;
+pub(crate) mod polling;
+pub(crate) mod size;
+pub(crate) mod stack;
+pub(crate) mod device_pane;
+pub(crate) mod snapshot_view;

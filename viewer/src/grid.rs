@@ -1,0 +1,309 @@
+//! One run's grid as the page uses it: which cell is where, what is next to it, what is usual in its column.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use tidegauge_api::run::{Grid, GridCell, GridRow};
+use tidegauge_api::snapshot::State;
+
+use crate::heat::Scale;
+
+/// A place on the grid: row, then column.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Spot {
+    /// Index into [`Grid::rows`].
+    pub row: u32,
+    /// Index into [`Grid::columns`].
+    pub column: u32,
+}
+
+/// A grid with what is looked up in it again and again.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Board {
+    /// As the server sent it.
+    pub grid: Grid,
+    /// Index into [`Grid::cells`] of each spot that holds something.
+    by_spot: BTreeMap<Spot, usize>,
+    /// Of each column, the median of its ready cells' allocated peaks.
+    medians: Vec<Option<u64>>,
+    /// Colors of allocated peaks, once a cell has one.
+    pub scale: Option<Scale>,
+}
+
+impl Board {
+    /// Indexes a grid.
+    pub fn new(grid: Grid) -> Self {
+        let spot = |cell: &GridCell| Spot { row: cell.row, column: cell.column };
+        let by_spot = grid.cells.iter().enumerate().map(|(i, cell)| (spot(cell), i)).collect();
+        let medians = (0..grid.columns.len())
+            .map(|column| {
+                let in_column = grid.cells.iter().filter(|cell| cell.column as usize == column);
+                median(in_column.filter_map(|cell| cell.peak_allocated).collect())
+            })
+            .collect();
+        let scale = Scale::over(grid.cells.iter().filter_map(|cell| cell.peak_allocated));
+        Self { grid, by_spot, medians, scale }
+    }
+
+    /// The cell at a spot, if it holds something.
+    pub fn cell(&self, spot: Spot) -> Option<&GridCell> {
+        self.by_spot.get(&spot).map(|i| &self.grid.cells[*i])
+    }
+
+    /// Median of the allocated peaks in a column.
+    pub fn median(&self, column: u32) -> Option<u64> {
+        self.medians.get(column as usize).copied().flatten()
+    }
+
+    /// The cell with the highest allocated peak, the first of several.
+    pub fn highest(&self) -> Option<&GridCell> {
+        let high = self.scale?.high;
+        self.grid.cells.iter().find(|cell| cell.peak_allocated == Some(high))
+    }
+
+    /// Where a key leads from a spot; none for keys that do not walk. The walk stops at the edges.
+    pub fn walk(&self, from: Spot, key: &str) -> Option<Spot> {
+        let last_row = u32::try_from(self.grid.rows.len()).ok()?.checked_sub(1)?;
+        let last_column = u32::try_from(self.grid.columns.len()).ok()?.checked_sub(1)?;
+        let Spot { row, column } = from;
+        let (row, column) = match key {
+            "ArrowUp" => (row.saturating_sub(1), column),
+            "ArrowDown" => (row + 1, column),
+            "ArrowLeft" => (row, column.saturating_sub(1)),
+            "ArrowRight" => (row, column + 1),
+            "Home" => (row, 0),
+            "End" => (row, last_column),
+            "PageUp" => (row.saturating_sub(ROWS_PER_PAGE), column),
+            "PageDown" => (row + ROWS_PER_PAGE, column),
+            _ => return None,
+        };
+        Some(Spot { row: row.min(last_row), column: column.min(last_column) })
+    }
+
+    /// Where a snapshot is.
+    pub fn spot_of(&self, snapshot_id: &str) -> Option<Spot> {
+        let cell = self.grid.cells.iter().find(|cell| cell.snapshots.iter().any(|id| id == snapshot_id))?;
+        Some(Spot { row: cell.row, column: cell.column })
+    }
+
+    /// What lies next to a snapshot, past spots that hold nothing.
+    pub fn neighbors(&self, snapshot_id: &str) -> Neighbors {
+        let Some(spot) = self.spot_of(snapshot_id) else { return Neighbors::default() };
+        let cells = &self.grid.cells;
+        let same_column = |cell: &&GridCell| cell.column == spot.column;
+        let same_row = |cell: &&GridCell| cell.row == spot.row;
+        let to_row = |cell: &GridCell| self.neighbor(cell, row_label(&self.grid.rows[cell.row as usize]));
+        let to_column = |cell: &GridCell| self.neighbor(cell, column_phrase(&cell.label));
+        Neighbors {
+            rank_before: cells
+                .iter()
+                .filter(same_column)
+                .filter(|c| c.row < spot.row)
+                .max_by_key(|c| c.row)
+                .and_then(to_row),
+            rank_after: cells
+                .iter()
+                .filter(same_column)
+                .filter(|c| c.row > spot.row)
+                .min_by_key(|c| c.row)
+                .and_then(to_row),
+            step_before: cells
+                .iter()
+                .filter(same_row)
+                .filter(|c| c.column < spot.column)
+                .max_by_key(|c| c.column)
+                .and_then(to_column),
+            step_after: cells
+                .iter()
+                .filter(same_row)
+                .filter(|c| c.column > spot.column)
+                .min_by_key(|c| c.column)
+                .and_then(to_column),
+        }
+    }
+
+    fn neighbor(&self, cell: &GridCell, label: String) -> Option<Neighbor> {
+        cell.snapshots.first().map(|id| Neighbor { snapshot_id: id.clone(), label })
+    }
+}
+
+/// Rows that Page Up and Page Down walk.
+const ROWS_PER_PAGE: u32 = 10;
+
+/// What lies next to a snapshot on the grid of its run.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Neighbors {
+    /// The same step, the rank before.
+    pub rank_before: Option<Neighbor>,
+    /// The same step, the rank after.
+    pub rank_after: Option<Neighbor>,
+    /// The same rank, the step before.
+    pub step_before: Option<Neighbor>,
+    /// The same rank, the step after.
+    pub step_after: Option<Neighbor>,
+}
+
+/// A snapshot next to another.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Neighbor {
+    /// Its id.
+    pub snapshot_id: String,
+    /// Its place as a link says it: "rank 4", "step 2–5".
+    pub label: String,
+}
+
+/// A row's head: "rank 3", "actor · rank 3".
+pub fn row_label(row: &GridRow) -> String {
+    let rank = row.rank.map(|rank| format!("rank {rank}"));
+    match (row.role.is_empty(), rank) {
+        (true, rank) => rank.unwrap_or_else(|| "no rank".to_owned()),
+        (false, Some(rank)) => format!("{} · {rank}", row.role),
+        (false, None) => row.role.clone(),
+    }
+}
+
+/// A column as it reads in a sentence: "step 5", "steps 2–5", "exit".
+pub fn column_phrase(label: &str) -> String {
+    if !label.starts_with(|first: char| first.is_ascii_digit()) {
+        label.to_owned()
+    } else if label.contains('–') {
+        format!("steps {label}")
+    } else {
+        format!("step {label}")
+    }
+}
+
+/// A state in words.
+pub fn state_phrase(state: State) -> &'static str {
+    match state {
+        State::Received => "received and waits to be read",
+        State::Reading => "being read",
+        State::Ready => "ready",
+        State::Failed => "failed",
+    }
+}
+
+/// The rows worth building in a scrolled list, a few beyond both edges, so that a run of a thousand ranks is
+/// as quick as one of ten.
+pub fn rows_in_view(scroll_top: f64, height: f64, row_height: f64, n_rows: usize) -> Range<usize> {
+    /// Rows built above and below the view: a flick of the wheel shows no gap.
+    const BEYOND: usize = 8;
+    let first = (scroll_top.max(0.0) / row_height).floor() as usize;
+    let last = ((scroll_top.max(0.0) + height.max(0.0)) / row_height).ceil() as usize;
+    first.saturating_sub(BEYOND).min(n_rows)..last.saturating_add(BEYOND).min(n_rows)
+}
+
+/// The median; of an even number, the lower of the middle two, so that it is one of them.
+fn median(mut values: Vec<u64>) -> Option<u64> {
+    values.sort_unstable();
+    let middle = values.len().checked_sub(1)? / 2;
+    values.get(middle).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegauge_api::run::{GridColumn, RunRow};
+
+    use super::*;
+
+    /// A grid drawn in text: a row per line, `.` for nothing, else the peak. Ids are "row-column".
+    fn board(picture: &str) -> Board {
+        let lines: Vec<Vec<&str>> = picture.lines().map(|line| line.split_whitespace().collect()).collect();
+        let run = RunRow {
+            id: "run".to_owned(),
+            name: "run".to_owned(),
+            created_at: String::new(),
+            updated_at: String::new(),
+            n_ranks: 0,
+            n_snapshots: 0,
+            n_failed: 0,
+            n_pending: 0,
+            peak_allocated: None,
+            producer: None,
+        };
+        let rows = (0..lines.len()).map(|i| GridRow { role: String::new(), rank: Some(i as u32) }).collect();
+        let columns = (0..lines[0].len())
+            .map(|i| GridColumn {
+                last_step: Some(i as u64),
+                reason: "step".to_owned(),
+                label: i.to_string(),
+            })
+            .collect();
+        let cells = lines.iter().enumerate().flat_map(|(row, line)| {
+            line.iter().enumerate().filter(|(_, text)| **text != ".").map(move |(column, text)| GridCell {
+                row: row as u32,
+                column: column as u32,
+                label: column.to_string(),
+                snapshots: vec![format!("{row}-{column}")],
+                state: State::Ready,
+                problem: None,
+                peak_allocated: text.parse().ok(),
+                peak_reserved: None,
+                n_events: None,
+                n_findings: None,
+            })
+        });
+        Board::new(Grid { run, rows, columns, cells: cells.collect() })
+    }
+
+    #[test]
+    fn a_column_s_median_is_one_of_its_peaks() {
+        let board = board("7 . x\n1 . .\n9 5 .\n8 6 .");
+        assert_eq!(board.median(0), Some(7));
+        assert_eq!(board.median(1), Some(5));
+        assert_eq!(board.median(2), None);
+        assert_eq!(board.median(99), None);
+    }
+
+    #[test]
+    fn neighbors_are_found_past_empty_spots() {
+        let board = board("1 2 3\n. . 4\n5 . 6");
+        let neighbors = board.neighbors("2-2");
+        let id = |neighbor: Option<Neighbor>| neighbor.map(|neighbor| neighbor.snapshot_id);
+        assert_eq!(neighbors.step_before.as_ref().unwrap().label, "step 0");
+        assert_eq!(id(neighbors.step_before), Some("2-0".to_owned()));
+        assert_eq!(id(neighbors.step_after), None);
+        assert_eq!(neighbors.rank_before.as_ref().unwrap().label, "rank 1");
+        assert_eq!(id(neighbors.rank_before), Some("1-2".to_owned()));
+        assert_eq!(id(board.neighbors("0-0").rank_after), Some("2-0".to_owned()));
+        assert_eq!(board.neighbors("elsewhere"), Neighbors::default());
+    }
+
+    #[test]
+    fn keys_walk_to_the_edges_and_no_further() {
+        let board = board("1 2 3\n4 5 6");
+        let at = |row, column| Spot { row, column };
+        assert_eq!(board.walk(at(0, 0), "ArrowDown"), Some(at(1, 0)));
+        assert_eq!(board.walk(at(1, 0), "ArrowDown"), Some(at(1, 0)));
+        assert_eq!(board.walk(at(0, 0), "ArrowLeft"), Some(at(0, 0)));
+        assert_eq!(board.walk(at(1, 0), "End"), Some(at(1, 2)));
+        assert_eq!(board.walk(at(0, 1), "PageDown"), Some(at(1, 1)));
+        assert_eq!(board.walk(at(0, 0), "x"), None);
+    }
+
+    #[test]
+    fn the_highest_cell_is_found() {
+        assert_eq!(board("1 9 3\n4 9 6").highest().unwrap().snapshots, ["0-1"]);
+        assert!(board(". .\n. x").highest().is_none());
+    }
+
+    #[test]
+    fn rows_and_columns_read_as_words() {
+        let row = |role: &str, rank| row_label(&GridRow { role: role.to_owned(), rank });
+        assert_eq!(row("", Some(3)), "rank 3");
+        assert_eq!(row("actor", Some(3)), "actor · rank 3");
+        assert_eq!(row("actor", None), "actor");
+        assert_eq!(row("", None), "no rank");
+        assert_eq!(column_phrase("2–5"), "steps 2–5");
+        assert_eq!(column_phrase("7 oom"), "step 7 oom");
+        assert_eq!(column_phrase("exit"), "exit");
+    }
+
+    #[test]
+    fn only_rows_in_view_are_built() {
+        assert_eq!(rows_in_view(0.0, 480.0, 24.0, 1_024), 0..28);
+        assert_eq!(rows_in_view(12_000.0, 480.0, 24.0, 1_024), 492..528);
+        assert_eq!(rows_in_view(0.0, 480.0, 24.0, 8), 0..8);
+        assert_eq!(rows_in_view(99_999.0, 480.0, 24.0, 8), 8..8);
+    }
+}

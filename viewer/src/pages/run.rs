@@ -1,0 +1,491 @@
+//! One run: its grid of ranks and steps, and beside it the cell under focus.
+
+use std::sync::Arc;
+
+use leptos::html;
+use leptos::prelude::*;
+use tidegauge_api::run::GridCell;
+use tidegauge_api::snapshot::State;
+use wasm_bindgen::JsCast as _;
+
+use crate::app::App;
+use crate::browser;
+use crate::client::{self, Failure};
+use crate::components::polling::{poll, seconds};
+use crate::components::problem::Problem;
+use crate::components::size::{Size, size_or_dash};
+use crate::format::{ago, bytes, count, counted, difference, exact_bytes};
+use crate::grid::{Board, Spot, column_phrase, row_label, rows_in_view, state_phrase};
+use crate::heat::{self, Scale};
+use crate::link::{Route, View};
+
+/// How often the grid is asked for, milliseconds; the server answers "the same" at no cost.
+const REFRESH_MS: i32 = 2_000;
+
+/// Height of a row in the style sheet, CSS pixels.
+const ROW_HEIGHT_CSS: f64 = 30.0;
+
+/// Width of a cell, CSS pixels: as wide as there is room, within bounds.
+const CELL_WIDTH_CSS: (f64, f64) = (14.0, 96.0);
+
+/// Below this width a number does not fit in a cell, CSS pixels.
+const NUMBER_WIDTH_CSS: f64 = 66.0;
+
+/// Width of the rows' heads in the style sheet, CSS pixels.
+const HEAD_WIDTH_CSS: f64 = 120.0;
+
+/// One run's grid.
+#[component]
+pub(crate) fn Run(id: String) -> impl IntoView {
+    browser::set_title("Run");
+    let board = RwSignal::new(None::<Arc<Board>>);
+    let failure = RwSignal::new(None::<Failure>);
+    let heard_ms = RwSignal::new(browser::now_ms());
+    let tag = StoredValue::new(None::<String>);
+    let refresh = move || {
+        let id = id.clone();
+        async move {
+            let Some(known) = tag.try_get_value() else { return false };
+            match client::grid(&id, known.as_deref()).await {
+                Ok(news) => {
+                    if let Some((grid, new_tag)) = news {
+                        browser::set_title(&grid.run.name);
+                        tag.try_set_value(new_tag);
+                        board.try_set(Some(Arc::new(Board::new(grid))));
+                    }
+                    heard_ms.try_set(browser::now_ms());
+                    failure.try_set(None);
+                    true
+                }
+                Err(why) => {
+                    let is_missing = why.is_missing();
+                    failure.try_set(Some(why));
+                    !is_missing
+                }
+            }
+        }
+    };
+    poll(REFRESH_MS, refresh);
+
+    let problem = move || {
+        failure.get().map(|why| {
+            let sentence = match (&why, board.with(Option::is_some)) {
+                (Failure::Unreachable, true) => {
+                    "The server cannot be reached: this grid may be old; it is asked again every two seconds"
+                        .to_owned()
+                }
+                _ => why.sentence(),
+            };
+            let reload = |_| drop(window().location().reload());
+            view! {
+                <Problem sentence>
+                    <button type="button" on:click=reload>"Reload"</button>
+                    <a href=Route::Runs.address()>"See the runs"</a>
+                </Problem>
+            }
+        })
+    };
+    let is_here = Memo::new(move |_| board.with(Option::is_some));
+    let content = move || match is_here.get() {
+        true => view! { <Grid board heard_ms failure/> }.into_any(),
+        false if failure.with(Option::is_some) => ().into_any(),
+        false => view! { <div class="skeleton grid-skeleton"></div> }.into_any(),
+    };
+    view! { {problem} {content} }
+}
+
+#[component]
+fn Grid(
+    board: RwSignal<Option<Arc<Board>>>,
+    heard_ms: RwSignal<f64>,
+    failure: RwSignal<Option<Failure>>,
+) -> impl IntoView {
+    // This component is built once there is a board, and a board is only replaced by another.
+    let board = Signal::derive(move || board.get().expect("a grid is shown only once there is one"));
+    let focus = RwSignal::new(Spot::default());
+    let hover = RwSignal::new(None::<Spot>);
+    let shown = Memo::new(move |_| hover.get().unwrap_or(focus.get()));
+    view! {
+        <RunHeader board heard_ms failure/>
+        <div class="panes">
+            <section class="pane-main" aria-label="Ranks and steps">
+                <Cells board focus hover/>
+                {move || board.get().scale.map(scale_bar)}
+            </section>
+            <aside class="pane-side" aria-live="polite" data-testid="cell-panel">
+                {move || cell_panel(&board.get(), shown.get())}
+            </aside>
+        </div>
+    }
+}
+
+/// The run in a line, and how fresh the page is.
+#[component]
+fn RunHeader(
+    board: Signal<Arc<Board>>,
+    heard_ms: RwSignal<f64>,
+    failure: RwSignal<Option<Failure>>,
+) -> impl IntoView {
+    let now = seconds();
+    let live = move || {
+        let seconds = ((now.get().max(heard_ms.get()) - heard_ms.get()) / 1e3) as u64;
+        match failure.with(Option::is_some) {
+            true => format!("○ not live, heard {}", ago(seconds)),
+            false => format!("● live, {}", ago(seconds)),
+        }
+    };
+    let facts = move || {
+        let board = board.get();
+        let run = &board.grid.run;
+        let highest = board.highest().and_then(|cell| {
+            let id = cell.snapshots.first()?;
+            let row = board.grid.rows.get(cell.row as usize)?;
+            let address = Route::Snapshot { id: id.clone(), view: View::default() }.address();
+            let place = format!("{} {}", row_label(row), column_phrase(&cell.label));
+            Some(view! { <span>"highest " <strong>{size_or_dash(cell.peak_allocated)}</strong> " " <a href=address>{place}</a></span> })
+        });
+        let failed = (run.n_failed > 0)
+            .then(|| view! { <span class="failed">"✕ " {count(run.n_failed)} " failed"</span> });
+        let pending =
+            (run.n_pending > 0).then(|| view! { <span>{count(run.n_pending)} " to be read"</span> });
+        view! {
+            <p class="facts">
+                <span>{counted(run.n_ranks, "rank", "ranks")}</span>
+                <span>{counted(run.n_snapshots, "snapshot", "snapshots")}</span>
+                {run.producer.clone().map(|producer| view! { <span>{producer}</span> })}
+                {highest}
+                {failed}
+                {pending}
+            </p>
+        }
+    };
+    view! {
+        <div class="page-head">
+            <h1><a href=Route::Runs.address()>"Runs"</a> " ▸ " {move || board.get().grid.run.name.clone()}</h1>
+            <p class="live" role="status" data-testid="live">{live}</p>
+        </div>
+        {facts}
+    }
+}
+
+/// The grid proper. The focus stays on its frame and names the cell it is on, so that fresh cells do not lose it;
+/// of many rows only those in view are built.
+#[component]
+fn Cells(board: Signal<Arc<Board>>, focus: RwSignal<Spot>, hover: RwSignal<Option<Spot>>) -> impl IntoView {
+    let app = App::here();
+    let frame = NodeRef::<html::Div>::new();
+    let scroll = RwSignal::new((0.0, 0.0));
+    let width_css = RwSignal::new(0.0);
+    let measure = move || {
+        if let Some(Some(frame)) = frame.try_get_untracked() {
+            scroll.try_set((f64::from(frame.scroll_top()), f64::from(frame.client_height())));
+            width_css.try_set(f64::from(frame.client_width()));
+        }
+    };
+    Effect::new(move || {
+        if frame.get().is_some() {
+            measure();
+        }
+    });
+    let resized = window_event_listener(leptos::ev::resize, move |_| measure());
+    on_cleanup(move || resized.remove());
+
+    let cell_width_css = Memo::new(move |_| {
+        let n_columns = board.with(|board| board.grid.columns.len()).max(1) as f64;
+        ((width_css.get() - HEAD_WIDTH_CSS) / n_columns).floor().clamp(CELL_WIDTH_CSS.0, CELL_WIDTH_CSS.1)
+    });
+    let rows = Memo::new(move |_| {
+        let (top, height) = scroll.get();
+        let n_rows = board.with(|board| board.grid.rows.len());
+        // Before it is measured, as many as a tall screen shows.
+        let range = rows_in_view(top, if height > 0.0 { height } else { 1_500.0 }, ROW_HEIGHT_CSS, n_rows);
+        (range.start, range.end, n_rows)
+    });
+    let open = move |spot: Spot| {
+        let id =
+            board.with_untracked(|board| board.cell(spot).and_then(|cell| cell.snapshots.first().cloned()));
+        if let Some(id) = id {
+            app.go(Route::Snapshot { id, view: View::default() });
+        }
+    };
+    let on_key = move |event: web_sys::KeyboardEvent| {
+        if event.ctrl_key() || event.meta_key() || event.alt_key() {
+            return;
+        }
+        let key = event.key();
+        if key == "Enter" {
+            event.prevent_default();
+            open(focus.get_untracked());
+        } else if let Some(spot) = board.with_untracked(|board| board.walk(focus.get_untracked(), &key)) {
+            event.prevent_default();
+            hover.set(None);
+            focus.set(spot);
+            if let Some(frame) = frame.get_untracked() {
+                bring_into_view(&frame, spot, cell_width_css.get_untracked());
+            }
+        }
+    };
+    // The cell an event happened on: one listener for all of them.
+    let spot_of = |event: &web_sys::Event| {
+        let target = event.target()?.dyn_into::<web_sys::Element>().ok()?;
+        let cell = target.closest("[data-row]").ok().flatten()?;
+        let number = |name: &str| cell.get_attribute(name)?.parse().ok();
+        Some(Spot { row: number("data-row")?, column: number("data-column")? })
+    };
+    let body = move || {
+        let board = board.get();
+        let (first, last, n_rows) = rows.get();
+        let has_numbers = cell_width_css.get() >= NUMBER_WIDTH_CSS;
+        let above = format!("height:{:.0}px", first as f64 * ROW_HEIGHT_CSS);
+        let below = format!("height:{:.0}px", n_rows.saturating_sub(last) as f64 * ROW_HEIGHT_CSS);
+        let rows: Vec<_> =
+            (first..last.min(n_rows)).map(|row| row_view(&board, row, focus, has_numbers)).collect();
+        view! { <div style=above></div> {rows} <div style=below></div> }
+    };
+    let heads = move || {
+        let board = board.get();
+        let heads: Vec<_> = board.grid.columns.iter().enumerate().map(|(i, column)| {
+            view! { <span role="columnheader" aria-colindex=(i + 2).to_string() title=column_phrase(&column.label)>{column.label.clone()}</span> }
+        }).collect();
+        view! { <span role="columnheader" aria-colindex="1" class="corner">"step"</span> {heads} }
+    };
+    let template = move || {
+        let n_columns = board.with(|board| board.grid.columns.len());
+        format!("--columns:{n_columns};--cell-width:{:.0}px", cell_width_css.get())
+    };
+    view! {
+        <div
+            node_ref=frame
+            class="grid"
+            role="grid"
+            tabindex="0"
+            aria-label="Peak of allocated memory by rank and step"
+            aria-rowcount=move || (board.with(|board| board.grid.rows.len()) + 1).to_string()
+            aria-colcount=move || (board.with(|board| board.grid.columns.len()) + 1).to_string()
+            aria-activedescendant=move || cell_id(focus.get())
+            data-testid="grid"
+            style=template
+            on:keydown=on_key
+            on:scroll=move |_| measure()
+            on:pointerover=move |event| hover.set(spot_of(&event))
+            on:pointerleave=move |_| hover.set(None)
+            on:click=move |event| {
+                if let Some(spot) = spot_of(&event) {
+                    focus.set(spot);
+                }
+            }
+        >
+            <div class="grid-row grid-heads" role="row" aria-rowindex="1">{heads}</div>
+            {body}
+        </div>
+    }
+}
+
+fn cell_id(spot: Spot) -> String {
+    format!("cell-{}-{}", spot.row, spot.column)
+}
+
+/// Scrolls the frame as little as it takes to show a cell beside the heads, which stay in place.
+fn bring_into_view(frame: &web_sys::HtmlElement, spot: Spot, cell_width_css: f64) {
+    let scrolled = |now: i32, length: i32, head: f64, from: f64, size: f64| {
+        let (now, room) = (f64::from(now), f64::from(length) - head);
+        let to = if from < now { from } else { now.max(from + size - room) };
+        to.round() as i32
+    };
+    let row = f64::from(spot.row) * ROW_HEIGHT_CSS;
+    frame.set_scroll_top(scrolled(
+        frame.scroll_top(),
+        frame.client_height(),
+        ROW_HEIGHT_CSS,
+        row,
+        ROW_HEIGHT_CSS,
+    ));
+    let column = f64::from(spot.column) * cell_width_css;
+    frame.set_scroll_left(scrolled(
+        frame.scroll_left(),
+        frame.client_width(),
+        HEAD_WIDTH_CSS,
+        column,
+        cell_width_css,
+    ));
+}
+
+fn row_view(board: &Board, row: usize, focus: RwSignal<Spot>, has_numbers: bool) -> impl IntoView + use<> {
+    let head = board.grid.rows.get(row).map(row_label).unwrap_or_default();
+    let cells: Vec<_> = (0..board.grid.columns.len())
+        .map(|column| {
+            // Rows and columns are counted by u32 in what the server sends.
+            let spot = Spot { row: row as u32, column: column as u32 };
+            match board.cell(spot) {
+                Some(cell) => cell_view(board, cell, spot, focus, has_numbers).into_any(),
+                None => nothing_view(spot, focus).into_any(),
+            }
+        })
+        .collect();
+    view! {
+        <div class="grid-row" role="row" aria-rowindex=(row + 2).to_string()>
+            <span role="rowheader" aria-colindex="1" title=head.clone()>{head.clone()}</span>
+            {cells}
+        </div>
+    }
+}
+
+fn nothing_view(spot: Spot, focus: RwSignal<Spot>) -> impl IntoView {
+    view! {
+        <span
+            class="cell nothing"
+            class:focused=move || focus.get() == spot
+            role="gridcell"
+            id=cell_id(spot)
+            aria-label="nothing"
+            aria-colindex=(spot.column + 2).to_string()
+            data-row=spot.row.to_string()
+            data-column=spot.column.to_string()
+        ></span>
+    }
+}
+
+fn cell_view(
+    board: &Board,
+    cell: &GridCell,
+    spot: Spot,
+    focus: RwSignal<Spot>,
+    has_numbers: bool,
+) -> impl IntoView + use<> {
+    let row = board.grid.rows.get(spot.row as usize);
+    let rank = row.and_then(|row| row.rank).map(|rank| rank.to_string());
+    let role = row.map(|row| row.role.clone()).filter(|role| !role.is_empty());
+    let color = board.scale.zip(cell.peak_allocated).map(|(scale, peak)| scale.color(peak));
+    let style = color.map(|color| format!("background:{};color:{}", heat::css(color), heat::text_on(color)));
+    let text = match cell.state {
+        State::Failed => "✕".to_owned(),
+        State::Received | State::Reading => "…".to_owned(),
+        State::Ready if !has_numbers => String::new(),
+        State::Ready => cell.peak_allocated.map(bytes).unwrap_or_default(),
+    };
+    let n = cell.snapshots.len();
+    let badge = (n > 1).then(|| view! { <span class="badge" title=format!("{n} snapshots")>{n}</span> });
+    let address =
+        cell.snapshots.first().map(|id| Route::Snapshot { id: id.clone(), view: View::default() }.address());
+    let label = format!(
+        "{}, {}: {}",
+        row.map(row_label).unwrap_or_default(),
+        column_phrase(&cell.label),
+        cell_summary(cell)
+    );
+    view! {
+        <span
+            class=format!("cell {}", cell.state.as_str())
+            class:focused=move || focus.get() == spot
+            role="gridcell"
+            id=cell_id(spot)
+            aria-label=label
+            aria-colindex=(spot.column + 2).to_string()
+            style=style
+            data-testid="cell"
+            data-row=spot.row.to_string()
+            data-column=spot.column.to_string()
+            data-rank=rank
+            data-role=role
+            data-step-label=cell.label.clone()
+            data-state=cell.state.as_str()
+        >
+            <a href=address tabindex="-1">{text}</a>
+            {badge}
+        </span>
+    }
+}
+
+fn cell_summary(cell: &GridCell) -> String {
+    match (cell.state, cell.peak_allocated) {
+        (State::Ready, Some(peak)) => format!("peak allocated {}", bytes(peak)),
+        (state, _) => state_phrase(state).to_owned(),
+    }
+}
+
+/// Everything known of one cell.
+fn cell_panel(board: &Board, spot: Spot) -> impl IntoView + use<> {
+    let row = board.grid.rows.get(spot.row as usize).map(row_label).unwrap_or_default();
+    let Some(cell) = board.cell(spot) else {
+        let column = board
+            .grid
+            .columns
+            .get(spot.column as usize)
+            .map(|column| column_phrase(&column.label))
+            .unwrap_or_default();
+        return view! {
+            <h2>{format!("{row} · {column}")}</h2>
+            <p class="dim">"Nothing has arrived for this place"</p>
+        }
+        .into_any();
+    };
+    let against_median = cell.peak_allocated.zip(board.median(spot.column)).map(|(peak, median)| {
+        let title = format!("The median of this column is {}", exact_bytes(median));
+        fact(
+            "against the median",
+            view! { <span class="number" title=title>{difference(peak, median)}</span> },
+        )
+    });
+    let numbers = (cell.state == State::Ready).then(|| {
+        view! {
+            <table class="numbers"><tbody>
+                {fact("peak allocated", size_or_dash(cell.peak_allocated))}
+                {against_median}
+                {fact("peak reserved", size_or_dash(cell.peak_reserved))}
+                {fact("events", cell.n_events.map(count))}
+                {fact("findings", cell.n_findings.map(count))}
+            </tbody></table>
+        }
+    });
+    let state = matches!(cell.state, State::Received | State::Reading)
+        .then(|| view! { <p>"This snapshot is " {state_phrase(cell.state)}</p> });
+    let problem = cell.problem.clone().map(|problem| view! { <p class="failed">"✕ " {problem}</p> });
+    let n = cell.snapshots.len();
+    let links: Vec<_> = cell
+        .snapshots
+        .iter()
+        .enumerate()
+        .map(|(i, id)| {
+            let address = Route::Snapshot { id: id.clone(), view: View::default() }.address();
+            let text = match (n, i) {
+                (1, _) => "Open".to_owned(),
+                (_, 0) => format!("Open the latest of {n}"),
+                (_, i) => format!(
+                    "Open the one before{}",
+                    if i > 1 { format!(" ({i} back)") } else { String::new() }
+                ),
+            };
+            view! { <li><a href=address>{text}</a></li> }
+        })
+        .collect();
+    view! {
+        <h2>{format!("{row} · {}", column_phrase(&cell.label))}</h2>
+        {state}
+        {problem}
+        {numbers}
+        <ul class="plain">{links}</ul>
+    }
+    .into_any()
+}
+
+fn fact(name: &'static str, value: impl IntoView) -> impl IntoView {
+    view! { <tr><th scope="row">{name}</th><td>{value}</td></tr> }
+}
+
+/// The scale with its ends labeled.
+fn scale_bar(scale: Scale) -> impl IntoView {
+    /// Steps of the bar: enough to look smooth.
+    const N: u64 = 24;
+    let span = scale.high - scale.low;
+    let stops: Vec<_> =
+        (0..=N).map(|i| heat::css(scale.color(scale.low + span / N * i + span % N * i / N))).collect();
+    let style = format!("background:linear-gradient(to right,{})", stops.join(","));
+    view! {
+        <p class="scale">
+            <span>"peak allocated"</span>
+            <Size bytes=scale.low/>
+            <span class="scale-bar" style=style></span>
+            <Size bytes=scale.high/>
+        </p>
+    }
+}
