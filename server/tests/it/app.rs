@@ -20,40 +20,40 @@ use ureq::SendBody;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A snapshot of 13 KB: two devices' worth of nothing much, one out-of-memory event.
-pub fn oom() -> Vec<u8> {
+pub(crate) fn oom() -> Vec<u8> {
     fixture("oom_plain_2gib.pickle")
 }
 
 /// A snapshot of 173 KB of two devices.
-pub fn streams() -> Vec<u8> {
+pub(crate) fn streams() -> Vec<u8> {
     fixture("streams_2dev_lag40.pickle")
 }
 
-pub fn fixture(name: &str) -> Vec<u8> {
+pub(crate) fn fixture(name: &str) -> Vec<u8> {
     std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("../snapshot/fixtures").join(name)).unwrap()
 }
 
 /// The same content in other bytes for every `stamp`.
-pub fn gzipped(content: &[u8], stamp: u32) -> Vec<u8> {
+pub(crate) fn gzipped(content: &[u8], stamp: u32) -> Vec<u8> {
     let mut encoder = flate2::GzBuilder::new().mtime(stamp).write(Vec::new(), flate2::Compression::fast());
     encoder.write_all(content).unwrap();
     encoder.finish().unwrap()
 }
 
 /// A server, gone when dropped.
-pub struct TestApp {
-    pub caller: Caller,
-    pub folder: TempDir,
+pub(crate) struct TestApp {
+    pub(crate) caller: Caller,
+    pub(crate) folder: TempDir,
     runtime: Option<tokio::runtime::Runtime>,
 }
 
 impl TestApp {
-    pub fn start() -> Self {
+    pub(crate) fn start() -> Self {
         Self::start_with(&[])
     }
 
     /// Starts with further flags.
-    pub fn start_with(flags: &[&str]) -> Self {
+    pub(crate) fn start_with(flags: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let data = folder.path().join("data");
         let base = ["tidegauge-server", "--listen", "127.0.0.1:0", "--min-free-bytes", "0", "--data"];
@@ -74,7 +74,7 @@ impl TestApp {
     }
 
     /// Files under a folder of the data folder, at any depth.
-    pub fn n_files(&self, folder: &str) -> usize {
+    pub(crate) fn n_files(&self, folder: &str) -> usize {
         count_files(&self.folder.path().join("data").join(folder))
     }
 }
@@ -95,7 +95,7 @@ impl Drop for TestApp {
     }
 }
 
-pub fn count_files(folder: &Path) -> usize {
+pub(crate) fn count_files(folder: &Path) -> usize {
     let Ok(entries) = std::fs::read_dir(folder) else { return 0 };
     entries
         .map(Result::unwrap)
@@ -105,26 +105,26 @@ pub fn count_files(folder: &Path) -> usize {
 
 /// Calls a server.
 #[derive(Clone)]
-pub struct Caller {
-    pub address: SocketAddr,
+pub(crate) struct Caller {
+    pub(crate) address: SocketAddr,
     agent: ureq::Agent,
 }
 
 impl Caller {
-    pub fn new(address: SocketAddr) -> Self {
+    pub(crate) fn new(address: SocketAddr) -> Self {
         let config = ureq::Agent::config_builder().http_status_as_error(false).build();
         Self { address, agent: config.into() }
     }
 
-    pub fn url(&self, path: &str) -> String {
+    pub(crate) fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.address)
     }
 
-    pub fn get(&self, path: &str) -> Reply {
+    pub(crate) fn get(&self, path: &str) -> Reply {
         self.get_with(path, &[])
     }
 
-    pub fn get_with(&self, path: &str, headers: &[(&str, &str)]) -> Reply {
+    pub(crate) fn get_with(&self, path: &str, headers: &[(&str, &str)]) -> Reply {
         let mut request = self.agent.get(self.url(path));
         for (name, value) in headers {
             request = request.header(*name, *value);
@@ -132,15 +132,15 @@ impl Caller {
         request.call().and_then(Reply::from).unwrap()
     }
 
-    pub fn upload(&self, query: &str, body: &[u8]) -> Reply {
+    pub(crate) fn upload(&self, query: &str, body: &[u8]) -> Reply {
         self.upload_with(query, &[], body)
     }
 
-    pub fn upload_with(&self, query: &str, headers: &[(&str, &str)], body: &[u8]) -> Reply {
+    pub(crate) fn upload_with(&self, query: &str, headers: &[(&str, &str)], body: &[u8]) -> Reply {
         self.try_upload(query, headers, body).unwrap()
     }
 
-    pub fn try_upload(
+    pub(crate) fn try_upload(
         &self,
         query: &str,
         headers: &[(&str, &str)],
@@ -154,24 +154,28 @@ impl Caller {
     }
 
     /// Uploads without saying how long the body is.
-    pub fn upload_stream(&self, query: &str, mut body: impl std::io::Read) -> Result<Reply, ureq::Error> {
+    pub(crate) fn upload_stream(
+        &self,
+        query: &str,
+        mut body: impl std::io::Read,
+    ) -> Result<Reply, ureq::Error> {
         let request = self.agent.post(self.url(&format!("{}?{query}", paths::SNAPSHOTS)));
         request.send(SendBody::from_reader(&mut body)).and_then(Reply::from)
     }
 
     /// Uploads what must be accepted.
-    pub fn accepted(&self, query: &str, body: &[u8]) -> SnapshotDetails {
+    pub(crate) fn accepted(&self, query: &str, body: &[u8]) -> SnapshotDetails {
         let reply = self.upload(query, body);
         assert_eq!(reply.status, 201, "{}", reply.text());
         reply.json()
     }
 
     /// Uploads what must be accepted, and waits until it was read.
-    pub fn read(&self, query: &str, body: &[u8]) -> SnapshotDetails {
+    pub(crate) fn read(&self, query: &str, body: &[u8]) -> SnapshotDetails {
         self.until_read(&self.accepted(query, body).id)
     }
 
-    pub fn until_read(&self, id: &str) -> SnapshotDetails {
+    pub(crate) fn until_read(&self, id: &str) -> SnapshotDetails {
         let begun = Instant::now();
         loop {
             let details: SnapshotDetails = self.get(&paths::snapshot(id)).json();
@@ -183,16 +187,16 @@ impl Caller {
         }
     }
 
-    pub fn runs(&self) -> Vec<RunRow> {
+    pub(crate) fn runs(&self) -> Vec<RunRow> {
         self.get(paths::RUNS).json::<Runs>().runs
     }
 
-    pub fn grid(&self, run_id: &str) -> Grid {
+    pub(crate) fn grid(&self, run_id: &str) -> Grid {
         self.get(&paths::grid(run_id)).json()
     }
 
     /// Sends bytes as they are and reads until the server closes or says nothing for a while.
-    pub fn raw(&self, request: &str) -> String {
+    pub(crate) fn raw(&self, request: &str) -> String {
         let mut stream = self.connect();
         stream.write_all(request.as_bytes()).unwrap();
         let mut reply = Vec::new();
@@ -200,7 +204,7 @@ impl Caller {
         String::from_utf8(reply).unwrap()
     }
 
-    pub fn connect(&self) -> TcpStream {
+    pub(crate) fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(self.address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream
@@ -209,10 +213,10 @@ impl Caller {
 
 /// An answer, read to its end.
 #[derive(Debug)]
-pub struct Reply {
-    pub status: u16,
-    pub headers: ureq::http::HeaderMap,
-    pub body: Vec<u8>,
+pub(crate) struct Reply {
+    pub(crate) status: u16,
+    pub(crate) headers: ureq::http::HeaderMap,
+    pub(crate) body: Vec<u8>,
 }
 
 impl Reply {
@@ -222,21 +226,21 @@ impl Reply {
         Ok(Self { status: parts.status.as_u16(), headers: parts.headers, body })
     }
 
-    pub fn header(&self, name: &str) -> &str {
+    pub(crate) fn header(&self, name: &str) -> &str {
         self.headers.get(name).map_or("", |value| value.to_str().unwrap())
     }
 
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 
-    pub fn json<T: DeserializeOwned>(&self) -> T {
+    pub(crate) fn json<T: DeserializeOwned>(&self) -> T {
         serde_json::from_slice(&self.body)
             .unwrap_or_else(|error| panic!("{error}: {} {}", self.status, self.text()))
     }
 
     /// The problem that this must be.
-    pub fn problem(&self) -> Problem {
+    pub(crate) fn problem(&self) -> Problem {
         assert_eq!(self.header("content-type"), problem::MEDIA_TYPE, "{}", self.text());
         let problem: Problem = self.json();
         assert_eq!(problem.status, self.status);

@@ -10,7 +10,7 @@ use tidegauge_api::paths;
 use tidegauge_api::snapshot::{SnapshotDetails, State};
 
 use crate::app::{Caller, count_files, gzipped, oom, streams};
-use crate::process::{Process, command, refused};
+use crate::process::{Process, command, command_on, refused};
 
 #[test]
 fn a_second_server_on_the_same_folder_says_who_holds_it() {
@@ -36,8 +36,7 @@ fn a_second_server_on_the_same_folder_says_who_holds_it() {
 #[test]
 fn a_server_that_others_could_reach_does_not_start_without_a_token() {
     let folder = tempfile::tempdir().unwrap();
-    let mut open = command(folder.path());
-    let (code, sentence) = refused(open.args(["--listen", "0.0.0.0:0"]));
+    let (code, sentence) = refused(&mut command_on("0.0.0.0:0", folder.path()));
     assert_eq!(code, Some(1));
     assert!(sentence.contains("TIDEGAUGE_TOKEN") && sentence.contains("--insecure"), "{sentence}");
 }

@@ -7,15 +7,19 @@ use std::process::{Child, Command, Stdio};
 use crate::app::Caller;
 
 /// A running `tidegauge-server`, killed when dropped.
-pub struct Process {
-    pub caller: Caller,
+pub(crate) struct Process {
+    pub(crate) caller: Caller,
     child: Child,
 }
 
-pub fn command(data: &Path) -> Command {
+pub(crate) fn command(data: &Path) -> Command {
+    command_on("127.0.0.1:0", data)
+}
+
+pub(crate) fn command_on(listen: &str, data: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tidegauge-server"));
     command
-        .args(["--listen", "127.0.0.1:0", "--min-free-bytes", "0", "--data"])
+        .args(["--listen", listen, "--min-free-bytes", "0", "--data"])
         .arg(data)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -24,7 +28,7 @@ pub fn command(data: &Path) -> Command {
 }
 
 impl Process {
-    pub fn start(data: &Path) -> Self {
+    pub(crate) fn start(data: &Path) -> Self {
         let mut child = command(data).stderr(Stdio::null()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -33,19 +37,19 @@ impl Process {
         Self { caller: Caller::new(address.parse().unwrap()), child }
     }
 
-    pub fn id(&self) -> u32 {
+    pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
 
     /// `kill -9`.
-    pub fn kill(mut self) {
+    pub(crate) fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
     /// Asks it to end, and gives what it exits with.
     #[cfg(unix)]
-    pub fn terminate(mut self) -> Option<i32> {
+    pub(crate) fn terminate(mut self) -> Option<i32> {
         let status = Command::new("kill").arg(self.child.id().to_string()).status().unwrap();
         assert!(status.success());
         self.child.wait().unwrap().code()
@@ -61,7 +65,7 @@ impl Drop for Process {
 }
 
 /// Runs a server that must refuse to start: its exit code and what it said.
-pub fn refused(command: &mut Command) -> (Option<i32>, String) {
+pub(crate) fn refused(command: &mut Command) -> (Option<i32>, String) {
     let mut child = command.spawn().unwrap();
     let code = child.wait().unwrap().code();
     let mut said = String::new();
