@@ -338,7 +338,9 @@ fn take(recorder: &mut dyn Recorder, settings: &Settings, now_us: i64) -> Result
 }
 
 fn size(bytes: u64) -> String {
-    format!("{}.{} MiB", bytes >> 20, ((bytes & 0xF_FFFF) * 10) >> 20)
+    let (shift, unit) = if bytes < 1 << 20 { (10, "KiB") } else { (20, "MiB") };
+    let tenths = (u128::from(bytes) * 10) >> shift;
+    format!("{}.{} {unit}", tenths / 10, tenths % 10)
 }
 
 /// A path as a shell takes it.
@@ -678,6 +680,7 @@ mod tests {
     #[test]
     fn sizes_and_paths_are_written_for_people_and_shells() {
         assert_eq!(size(13_000_000), "12.3 MiB");
+        assert_eq!(size(13_000), "12.6 KiB");
         assert_eq!(shell_word(Path::new("/a/b-c")), "/a/b-c");
         assert_eq!(shell_word(Path::new("/a b/it's")), r"'/a b/it'\''s'");
     }

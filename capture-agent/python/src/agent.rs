@@ -131,7 +131,8 @@ fn register_at_exit(py: Python<'_>) -> PyResult<()> {
 }
 
 fn process(py: Python<'_>) -> PyResult<Process> {
-    let arguments: Vec<String> = py.import("sys")?.getattr("argv").and_then(|argv| argv.extract()).unwrap_or_default();
+    let arguments: Vec<String> =
+        py.import("sys")?.getattr("argv").and_then(|argv| argv.extract()).unwrap_or_default();
     Ok(Process {
         env,
         now_us,

@@ -39,7 +39,9 @@ fn text(value: &Bound<'_, PyAny>) -> String {
     match value.try_iter() {
         Ok(items) if !value.is_instance_of::<PyString>() => {
             // An item that cannot be had is shown where its number should be, and refused there.
-            let text = |item: PyResult<Bound<'_, PyAny>>| item.map_or_else(|error| error.to_string(), |item| item.to_string());
+            let text = |item: PyResult<Bound<'_, PyAny>>| {
+                item.map_or_else(|error| error.to_string(), |item| item.to_string())
+            };
             items.map(text).collect::<Vec<_>>().join(",")
         }
         _ => value.to_string(),

@@ -36,7 +36,9 @@ mod _agent {
         agent::quietly(|| match n.map(|n| n.extract::<u64>()) {
             None => agent::with_session(py, |session| session.step(None)),
             Some(Ok(n)) => agent::with_session(py, |session| session.step(Some(n))),
-            Some(Err(error)) => agent::notices().say_once("step", format_args!("step(): {error}; it is ignored")),
+            Some(Err(error)) => {
+                agent::notices().say_once("step", format_args!("step(): {error}; it is ignored"))
+            }
         });
     }
 

@@ -55,7 +55,8 @@ fn pickle(snapshot: &Bound<'_, PyAny>, draft: Draft) -> PyResult<Draft> {
 /// To free a million small objects at once would stop training for as long as it takes.
 fn free_piecemeal(snapshot: &Bound<'_, PyAny>) {
     let py = snapshot.py();
-    let traces = snapshot.cast::<PyDict>().ok().and_then(|dict| dict.get_item("device_traces").ok().flatten());
+    let traces =
+        snapshot.cast::<PyDict>().ok().and_then(|dict| dict.get_item("device_traces").ok().flatten());
     let Some(traces) = traces.and_then(|traces| traces.cast_into::<PyList>().ok()) else { return };
     for trace in traces.iter() {
         let Ok(trace) = trace.cast_into::<PyList>() else { continue };

@@ -36,7 +36,8 @@ impl Torch {
         let version_text = version_of(&torch).unwrap_or_default();
         let version = TorchVersion::from_text(&version_text)
             .ok_or_else(|| format!("torch has the version {version_text:?}, which is no number"))?;
-        let loaded = |name: &str| py.import("sys").and_then(|sys| sys.getattr("modules")?.get_item(name)).ok();
+        let loaded =
+            |name: &str| py.import("sys").and_then(|sys| sys.getattr("modules")?.get_item(name)).ok();
         for backend in BACKENDS {
             let Some(package) = loaded(backend.package) else { continue };
             let Ok(module) = torch.getattr(backend.module.trim_start_matches("torch.")) else { continue };

@@ -1,0 +1,41 @@
+"""The module that torch.cuda and torch.npu have in common, as far as anybody here asks."""
+
+import types
+
+N_DEVICES = 2
+
+
+def backend(name, allocator, is_available):
+    """`torch.cuda`, `torch.npu`: without its `memory` module, which differs."""
+    module = types.ModuleType(f"torch.{name}")
+    module.allocator = allocator
+    module.calls = []
+    waiting = []
+    state = {"initialized": False}
+
+    def initialize():
+        if not state["initialized"]:
+            for callback in waiting:
+                callback()
+            state["initialized"] = True
+
+    def lazy_call(callback):
+        if state["initialized"]:
+            callback()
+        else:
+            waiting.append(callback)
+
+    def alloc(size, stack="train"):
+        initialize()
+        return allocator.alloc(size, stack)
+
+    module.is_available = lambda: is_available
+    module.is_initialized = lambda: state["initialized"]
+    module.init = initialize
+    module._lazy_call = lazy_call
+    module.device_count = lambda: N_DEVICES
+    module.memory_stats = lambda device=0: allocator.memory_stats() if device == 0 else {}
+    module.mem_get_info = lambda device=0: (60 << 30, 64 << 30)
+    module.synchronize = lambda: module.calls.append("synchronize")
+    module.alloc, module.free = alloc, allocator.free
+    return module

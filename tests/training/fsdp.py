@@ -1,0 +1,108 @@
+"""One rank of an FSDP training run: RANK, WORLD_SIZE and MASTER_* as torchrun sets them, settings from TIDEGAUGE_*.
+
+usage: fsdp.py N_STEPS WITNESS.jsonl
+
+The witness is told what `_snapshot()` returned, a line each time, and at the end what the allocator counted.
+With TRAINING_WAITS set, the run waits after each of these steps ("1,5") for a line on standard input.
+"""
+
+import json
+import os
+import sys
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+import tidegauge
+from witness import described
+
+N_LAYERS, WIDTH, N_WORDS, LENGTH = 3, 256, 4000, 128
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.LayerNorm(WIDTH)
+        self.qkv = nn.Linear(WIDTH, 3 * WIDTH)
+        self.out = nn.Linear(WIDTH, WIDTH)
+        self.up = nn.Linear(WIDTH, 4 * WIDTH)
+        self.down = nn.Linear(4 * WIDTH, WIDTH)
+
+    def forward(self, x):
+        batch, length, _ = x.shape
+        q, k, v = self.qkv(self.norm(x)).view(batch, length, 3, 4, WIDTH // 4).permute(2, 0, 3, 1, 4)
+        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(attended.transpose(1, 2).reshape(batch, length, WIDTH))
+        return x + self.down(F.gelu(self.up(x)))
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(N_WORDS, WIDTH)
+        self.blocks = nn.ModuleList(Block() for _ in range(N_LAYERS))
+        self.head = nn.Linear(WIDTH, N_WORDS, bias=False)
+
+    def forward(self, x):
+        x = self.words(x)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+def witnessed(path):
+    """Lets a witness see every snapshot that is taken."""
+    take = torch.cuda.memory._snapshot
+
+    def snapshot(*arguments, **keywords):
+        taken = take(*arguments, **keywords)
+        with open(path, "a") as file:
+            print(json.dumps(described(taken)), file=file)
+        return taken
+
+    torch.cuda.memory._snapshot = snapshot
+
+
+def main():
+    n_steps, witness = int(sys.argv[1]), sys.argv[2]
+    waits = {int(step) for step in os.environ.get("TRAINING_WAITS", "").split(",") if step}
+    rank = int(os.environ["RANK"])
+    torch.set_num_threads(1)
+    witnessed(witness)
+    # Before the device is chosen: recording must not choose it.
+    tidegauge.start()
+    torch.cuda.set_device(rank)
+    dist.init_process_group("nccl", device_id=torch.device("cuda", rank))
+
+    model = Model().cuda()
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    for block in model.blocks:
+        fully_shard(block, mp_policy=policy)
+    fully_shard(model, mp_policy=policy)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+
+    for n in range(1, n_steps + 1):
+        # Ranks differ in their batches, as they do in life.
+        words = torch.randint(0, N_WORDS, (2 + rank, LENGTH)).cuda(non_blocking=True)
+        loss = F.cross_entropy(model(words).float().flatten(0, 1), words.flatten())
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        tidegauge.step()
+        print(f"step {n}", flush=True)
+        if n in waits:
+            sys.stdin.readline()
+
+    counted = torch.cuda.memory_stats(rank)["allocation.all.allocated"]
+    with open(witness, "a") as file:
+        print(json.dumps({"allocations": counted}), file=file)
+    dist.destroy_process_group()
+    # Its own exit code, whatever becomes of the agent.
+    sys.exit(7)
+
+
+if __name__ == "__main__":
+    main()

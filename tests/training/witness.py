@@ -1,0 +1,53 @@
+"""What is in a snapshot, said in few words: for comparing what torch returned with what the server has.
+
+usage: witness.py FILE…    prints the same for pickles, and how many events are in more than one of them
+"""
+
+import collections
+import hashlib
+import json
+import pickle
+import sys
+
+
+def events(snapshot):
+    for device, trace in enumerate(snapshot["device_traces"]):
+        for event in trace:
+            yield device, event
+
+
+def described(snapshot):
+    """Number of events, allocations among them, and a digest of all events with all their fields."""
+    digest, texts = hashlib.sha256(), {}
+    n_events = n_allocations = 0
+    for device, event in events(snapshot):
+        n_events += 1
+        n_allocations += event["action"] == "alloc"
+        for name in sorted(event):
+            value = event[name]
+            if name == "frames":
+                # Events share their stacks: each is spelled once.
+                text = texts.get(id(value)) or texts.setdefault(id(value), repr([sorted(f.items()) for f in value]))
+            else:
+                text = repr(value)
+            digest.update(f"{device} {name} {text}\n".encode())
+    segments = repr([sorted((k, repr(v)) for k, v in s.items()) for s in snapshot["segments"]])
+    digest.update(segments.encode())
+    return {"events": n_events, "allocations": n_allocations, "digest": digest.hexdigest()}
+
+
+def main():
+    snapshots = []
+    for path in sys.argv[1:]:
+        with open(path, "rb") as file:
+            snapshots.append(pickle.load(file))
+    for snapshot in snapshots:
+        print(json.dumps(described(snapshot)))
+    seen = collections.Counter()
+    for snapshot in snapshots:
+        seen.update({(d, e.get("time_us"), e["action"], e.get("addr"), e["size"]) for d, e in events(snapshot)})
+    print(json.dumps({"in_two": sum(n > 1 for n in seen.values())}))
+
+
+if __name__ == "__main__":
+    main()
