@@ -122,8 +122,10 @@ fn recognize(spool: &Spool) -> Result<(), Refusal> {
 
 async fn digest_content(app: &App, spooled: Spooled) -> Result<(Spooled, crate::store::Digest), Refusal> {
     // One at a time per core: decompressing sixty uploads at once would take sixty windows of memory.
-    let _permit = app.digesting.acquire().await.expect("the semaphore is never closed");
+    let permit = Arc::clone(&app.digesting).acquire_owned().await.expect("the semaphore is never closed");
     let digesting = tokio::task::spawn_blocking(move || {
+        // Kept until the work is done, though the caller may be gone by then.
+        let _permit = permit;
         let digest = spooled.content_digest();
         (spooled, digest)
     });

@@ -35,9 +35,9 @@ pub struct App {
     /// One permit for each upload under way.
     pub(crate) uploads: Semaphore,
     /// One permit for each upload being decompressed for its digest.
-    pub(crate) digesting: Semaphore,
+    pub(crate) digesting: Arc<Semaphore>,
     /// One permit for each snapshot being read.
-    pub(crate) reading: Semaphore,
+    pub(crate) reading: Arc<Semaphore>,
     /// One permit for each caller that waits for a pack.
     pub(crate) waiting_for_packs: Semaphore,
     /// Wakes a reader.
@@ -74,8 +74,8 @@ impl App {
             guard: Guard::new(&config),
             accepting: Mutex::new(()),
             uploads: Semaphore::new(MAX_UPLOADS),
-            digesting: Semaphore::new(n_cores),
-            reading: Semaphore::new(config.readers as usize),
+            digesting: Arc::new(Semaphore::new(n_cores)),
+            reading: Arc::new(Semaphore::new(config.readers as usize)),
             waiting_for_packs: Semaphore::new(MAX_WAITING_FOR_PACKS),
             received: Notify::new(),
             config,

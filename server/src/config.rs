@@ -107,7 +107,7 @@ fn size(text: &str) -> Result<u64, String> {
     let number: u64 = number
         .trim()
         .parse()
-        .map_err(|_| format!("expected a size such as 1048576 or 4GiB, found {text:?}"))?;
+        .map_err(|_not_a_number| format!("expected a size such as 1048576 or 4GiB, found {text:?}"))?;
     number.checked_mul(1 << shift).ok_or_else(|| format!("{text} is more than a file can hold"))
 }
 

@@ -12,6 +12,7 @@ use anyhow::Context as _;
 use axum::http::StatusCode;
 use tidegauge_api::{Inspection, inspection};
 use tidegauge_snapshot::{Snapshot, pack, read};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinSet;
 
 use crate::App;
@@ -24,6 +25,9 @@ pub(crate) const MAX_WAITING_FOR_PACKS: usize = 16;
 
 /// Pause before the catalog is asked again after it failed.
 const CATALOG_PAUSE: Duration = Duration::from_secs(1);
+
+/// Tries to write down what reading found. After them the snapshot waits for the next start, and is read again.
+const MAX_CATALOG_TRIES: u32 = 10;
 
 /// Starts the readers. They stop when the set is dropped.
 pub(crate) fn start(app: &Arc<App>) -> JoinSet<()> {
@@ -51,11 +55,11 @@ pub(crate) fn start(app: &Arc<App>) -> JoinSet<()> {
 }
 
 async fn read_one(app: &Arc<App>, next: ToRead) {
-    let permit = app.reading.acquire().await.expect("the semaphore is never closed");
-    let begun = std::time::Instant::now();
+    let permit = permit(app).await;
+    let begun = (app.clock)();
     let outcome = read_and_pack(app, next.clone()).await;
     drop(permit);
-    let elapsed_ms = begun.elapsed().as_millis();
+    let elapsed_ms = begun.duration_until((app.clock)()).as_millis();
     let (id, bytes) = (next.id.as_str(), next.bytes);
     match &outcome {
         Ok(_) => tracing::info!(snapshot.id = id, size_bytes = bytes, elapsed_ms, "read a snapshot"),
@@ -68,16 +72,16 @@ async fn read_one(app: &Arc<App>, next: ToRead) {
             );
         }
     }
-    loop {
+    for _ in 0..MAX_CATALOG_TRIES {
         let written = match &outcome {
             Ok(inspection) => app.catalog.set_ready(id, inspection).await,
             Err(problem) => app.catalog.set_failed(id, problem).await,
         };
         let Err(error) = written else { return };
-        // Nothing else could be read meanwhile either.
         tracing::error!(snapshot.id = id, "cannot write down what reading found: {error:#}");
         tokio::time::sleep(CATALOG_PAUSE).await;
     }
+    tracing::error!(snapshot.id = id, "a snapshot stays unread until the server is started again");
 }
 
 /// Reads a snapshot and writes its pack; the error is the sentence that the run will show.
@@ -103,13 +107,15 @@ pub(crate) async fn make_pack(app: &Arc<App>, digest: &Digest) -> Result<(), Ref
     let Ok(_place) = app.waiting_for_packs.try_acquire() else {
         return Err(Refusal::busy("many packs are being made again; try again in a few seconds"));
     };
-    let _permit = app.reading.acquire().await.expect("the semaphore is never closed");
+    let permit = permit(app).await;
     // Somebody else may have waited for the same one.
     if app.store.pack_path(digest).exists() {
         return Ok(());
     }
     let (app, digest) = (Arc::clone(app), digest.clone());
     let making = tokio::task::spawn_blocking(move || {
+        // Kept until the work is done, though the caller may be gone by then.
+        let _permit = permit;
         let snapshot = open(&app.store, &digest)
             .map_err(|problem| Refusal::new(StatusCode::CONFLICT, "failed", "It cannot be read", problem))?;
         write_pack(&app, &digest, &snapshot).map_err(|error| match error.kind() {
@@ -122,6 +128,10 @@ pub(crate) async fn make_pack(app: &Arc<App>, digest: &Digest) -> Result<(), Ref
     making.await.context("making a pack panicked")?
 }
 
+async fn permit(app: &App) -> OwnedSemaphorePermit {
+    Arc::clone(&app.reading).acquire_owned().await.expect("the semaphore is never closed")
+}
+
 fn open(store: &Store, digest: &Digest) -> Result<Snapshot, String> {
     let file = store
         .original(digest)
@@ -131,8 +141,9 @@ fn open(store: &Store, digest: &Digest) -> Result<Snapshot, String> {
 
 fn write_pack(app: &App, digest: &Digest, snapshot: &Snapshot) -> io::Result<()> {
     let pack = pack::write(snapshot);
-    app.store.write_pack(digest, &pack)?;
-    app.space.add_stored(pack.len() as u64);
+    if app.store.write_pack(digest, &pack)? {
+        app.space.add_stored(pack.len() as u64);
+    }
     Ok(())
 }
 

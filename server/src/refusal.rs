@@ -7,7 +7,10 @@ use tidegauge_api::{Problem, problem};
 
 /// Why a request is not granted: a [`Problem`] for the caller, and what only the log may know.
 #[derive(Debug)]
-pub(crate) struct Refusal {
+pub(crate) struct Refusal(Box<Inner>);
+
+#[derive(Debug)]
+struct Inner {
     status: StatusCode,
     kind: &'static str,
     title: &'static str,
@@ -23,7 +26,7 @@ impl Refusal {
         title: &'static str,
         detail: impl Into<String>,
     ) -> Self {
-        Self { status, kind, title, detail: detail.into(), header: None, cause: None }
+        Self(Box::new(Inner { status, kind, title, detail: detail.into(), header: None, cause: None }))
     }
 
     /// The request contradicts itself or says something we cannot read.
@@ -48,7 +51,7 @@ impl Refusal {
     }
 
     pub(crate) fn with_header(mut self, name: HeaderName, value: HeaderValue) -> Self {
-        self.header = Some((name, value));
+        self.0.header = Some((name, value));
         self
     }
 }
@@ -56,15 +59,14 @@ impl Refusal {
 /// What went wrong inside is for the log; the caller learns that it was not them.
 impl From<anyhow::Error> for Refusal {
     fn from(cause: anyhow::Error) -> Self {
-        Self {
-            cause: Some(cause),
-            ..Self::new(
-                StatusCode::INTERNAL_SERVER_ERROR,
-                "internal",
-                "The server failed",
-                "the server could not do this; its log says why",
-            )
-        }
+        let mut refusal = Self::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "internal",
+            "The server failed",
+            "the server could not do this; its log says why",
+        );
+        refusal.0.cause = Some(cause);
+        refusal
     }
 }
 
@@ -76,20 +78,17 @@ impl From<crate::space::Full> for Refusal {
 
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
-        if let Some(cause) = self.cause {
-            tracing::error!(status = self.status.as_u16(), "a request failed: {cause:#}");
+        let Inner { status, kind, title, detail, header, cause } = *self.0;
+        if let Some(cause) = cause {
+            tracing::error!(status = status.as_u16(), "a request failed: {cause:#}");
         }
-        let problem = Problem {
-            kind: self.kind.to_owned(),
-            title: self.title.to_owned(),
-            status: self.status.as_u16(),
-            detail: self.detail,
-        };
-        let mut response = (self.status, Json(problem)).into_response();
+        let problem =
+            Problem { kind: kind.to_owned(), title: title.to_owned(), status: status.as_u16(), detail };
+        let mut response = (status, Json(problem)).into_response();
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(problem::MEDIA_TYPE));
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        headers.extend(self.header);
+        headers.extend(header);
         response
     }
 }

@@ -70,7 +70,6 @@ impl Store {
 
     /// Writes down who holds the folder, for a second server's sentence.
     pub(crate) fn sign_lock(&self, address: &str) -> io::Result<()> {
-        self.lock.set_len(0)?;
         (&self.lock).write_all(format!("process {}, {address}", std::process::id()).as_bytes())
     }
 
@@ -117,13 +116,15 @@ impl Store {
         File::open(self.original_path(digest))
     }
 
-    /// Writes a pack. A crash leaves the whole of it or nothing.
-    pub(crate) fn write_pack(&self, digest: &Digest, pack: &[u8]) -> io::Result<()> {
+    /// Writes a pack. A crash leaves the whole of it or nothing. Says whether it is new here.
+    pub(crate) fn write_pack(&self, digest: &Digest, pack: &[u8]) -> io::Result<bool> {
+        let path = self.pack_path(digest);
+        let is_new = !path.exists();
         let mut file = NamedTempFile::new_in(self.spool_folder())?;
         file.write_all(pack)?;
         file.as_file().sync_all()?;
-        file.persist(self.pack_path(digest))?;
-        Ok(())
+        file.persist(path)?;
+        Ok(is_new)
     }
 
     /// Counts what is stored.
@@ -237,7 +238,11 @@ fn lock(folder: &Path) -> anyhow::Result<File> {
         .open(&path)
         .with_context(|| format!("cannot open the lock file {}", path.display()))?;
     match file.try_lock() {
-        Ok(()) => Ok(file),
+        Ok(()) => {
+            // Until this server signs it, nobody shall read who held it last.
+            file.set_len(0).with_context(|| format!("cannot write to {}", path.display()))?;
+            Ok(file)
+        }
         Err(TryLockError::WouldBlock) => {
             let holder = match fs::read_to_string(&path) {
                 Ok(holder) if !holder.is_empty() => format!(" ({holder})"),

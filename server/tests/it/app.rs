@@ -112,7 +112,11 @@ pub(crate) struct Caller {
 
 impl Caller {
     pub(crate) fn new(address: SocketAddr) -> Self {
-        let config = ureq::Agent::config_builder().http_status_as_error(false).build();
+        let config = ureq::Agent::config_builder()
+            .http_status_as_error(false)
+            // For sidecar headers of the greatest length.
+            .output_buffer_size(512 * 1024)
+            .build();
         Self { address, agent: config.into() }
     }
 

@@ -128,7 +128,7 @@ fn killed_during_ten_uploads_it_keeps_all_it_accepted_none_twice_none_half() {
 
 /// Other bytes for each rank and step.
 fn body(rank: u32, step: u32) -> Vec<u8> {
-    let content = if step % 2 == 0 { oom() } else { streams() };
+    let content = if step.is_multiple_of(2) { oom() } else { streams() };
     gzipped(&content, 1000 * rank + step)
 }
 

@@ -132,6 +132,17 @@ fn a_sidecar_says_where_a_snapshot_belongs_and_is_kept() {
 }
 
 #[test]
+fn a_sidecar_may_be_as_long_as_eight_devices_make_it() {
+    let app = TestApp::start();
+    let json = format!(r#"{{"rank": 1, "memory_stats": {{"0": {{"text": "{}"}}}}}}"#, "x".repeat(190_000));
+    let reply = app.upload_with("", &[("Tidegauge-Sidecar", &BASE64_URL_SAFE_NO_PAD.encode(json))], &oom());
+    assert_eq!((reply.status, reply.json::<SnapshotDetails>().place.rank), (201, Some(1)));
+    let json = format!(r#"{{"text": "{}"}}"#, "x".repeat(200_000));
+    let reply = app.upload_with("", &[("Tidegauge-Sidecar", &BASE64_URL_SAFE_NO_PAD.encode(json))], &oom());
+    assert_eq!(reply.problem().status, 400);
+}
+
+#[test]
 fn a_path_tells_what_nobody_said() {
     let app = TestApp::start();
     let details = app.accepted("file_name=out/steps4-5/torch_memory_rank3_pid9.pickle", &oom());
