@@ -111,6 +111,7 @@ fn Frame() -> impl IntoView {
         engine: StoredValue::new_local(None),
     };
     provide_context(app);
+    Theme::on_system_change(move |theme| app.theme.set(theme));
 
     window_event_listener(ev::popstate, move |_| app.route.set(route_from_location()));
     window_event_listener(ev::click, move |event| follow_link(app, &event));

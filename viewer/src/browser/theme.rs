@@ -1,6 +1,8 @@
 //! Light and dark.
 
 use leptos::prelude::{document, window};
+use wasm_bindgen::JsCast as _;
+use wasm_bindgen::prelude::Closure;
 
 /// How the page looks. `/boot.js` sets the same attribute before the first paint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,6 +24,14 @@ impl Theme {
             _ if system_is_dark() => Self::Dark,
             _ => Self::Light,
         }
+    }
+
+    /// Tells when the system changes its mind, for as long as the page lives.
+    pub(crate) fn on_system_change(tell: impl Fn(Self) + 'static) {
+        let Some(query) = system_query() else { return };
+        let changed = Closure::<dyn Fn()>::new(move || tell(Self::current()));
+        query.add_event_listener_with_callback("change", changed.as_ref().unchecked_ref()).ok();
+        changed.forget();
     }
 
     /// The other one.
@@ -56,6 +66,9 @@ fn storage() -> Option<web_sys::Storage> {
 }
 
 fn system_is_dark() -> bool {
-    let query = window().match_media("(prefers-color-scheme: dark)").ok().flatten();
-    query.is_some_and(|query| query.matches())
+    system_query().is_some_and(|query| query.matches())
+}
+
+fn system_query() -> Option<web_sys::MediaQueryList> {
+    window().match_media("(prefers-color-scheme: dark)").ok().flatten()
 }

@@ -87,16 +87,18 @@ pub(crate) fn without_events(facts: &DeviceInspection, inspection: Inspection) -
 
 /// The one line to read first.
 fn facts_line(facts: &DeviceInspection, device: &OpenedDevice) -> impl IntoView + use<> {
-    let inactive = facts.reserved.peak.saturating_sub(facts.allocated.peak);
+    let older = (facts.preexisting_blocks > 0)
+        .then(|| view! { <span>{counted(facts.preexisting_blocks, "block", "blocks")} " older than the trace"</span> });
+    let beyond = facts.reserved.peak.saturating_sub(facts.allocated.peak);
     view! {
         <p class="facts" data-testid="facts">
             <span>"peak allocated " <strong><Size bytes=facts.allocated.peak/></strong> " " {story::peak_phrase(device.peak_state, device.n_events)}</span>
-            <span>"reserved " <Size bytes=facts.reserved.peak/></span>
-            <span title="Of the peak of reserved bytes, the part beyond the peak of allocated ones">
-                {percent(inactive, facts.reserved.peak)} " of it never allocated"
+            <span>
+                "reserved " <Size bytes=facts.reserved.peak/> ", "
+                {percent(beyond, facts.reserved.peak)} " of it beyond the allocated peak"
             </span>
             <span>{counted(device.n_allocations.into(), "allocation", "allocations")}</span>
-            <span>{counted(facts.preexisting_blocks, "block", "blocks")} " older than the trace"</span>
+            {older}
         </p>
     }
 }

@@ -32,6 +32,8 @@ pub(crate) fn Upload() -> impl IntoView {
     let rows = RwSignal::new(Vec::<Row>::new());
     let n_keys = StoredValue::new(0_u32);
     let n_left_out = RwSignal::new(0_usize);
+    // Rows belong to the page, not to the run of the effect that makes them.
+    let page = Owner::current().expect("a component has an owner");
     // What arrives from a drop, from the opened file or from the inputs below is taken into rows of this page.
     Effect::new(move || {
         if app.to_upload.with(Vec::is_empty) {
@@ -46,12 +48,12 @@ pub(crate) fn Upload() -> impl IntoView {
                 }
                 let key =
                     n_keys.try_update_value(|n| std::mem::replace(n, n.wrapping_add(1))).unwrap_or_default();
-                rows.push(Row {
+                rows.push(page.with(|| Row {
                     key,
                     fields: RwSignal::new(Fields::from_path(&picked.path, picked.folder.as_deref())),
                     progress: RwSignal::new(Progress::Waiting),
                     picked: StoredValue::new_local(picked),
-                });
+                }));
             }
         });
     });

@@ -83,13 +83,28 @@ pub(crate) fn Canvas(stage: Stage) -> impl IntoView {
         }
     });
 
-    let point_at = move |event: &web_sys::MouseEvent| {
-        let (x_css, y_css) = (f64::from(event.offset_x()), f64::from(event.offset_y()));
-        let (position, bytes) = spaces.get_untracked().point_from_css(x_css, y_css)?;
-        let picture = stage.top_picture()?;
-        let state = picture.state(position).unwrap_or(position as u32);
-        Some((state, picture.owner(position, bytes), x_css, y_css))
-    };
+    // What is under the pointer changes with the picture too, not only when the pointer moves.
+    Effect::new(move || {
+        stage.n_pictures.track();
+        let point = stage.pointer_css.get().zip(Some(spaces.get()));
+        let point = point.and_then(|((x_css, y_css), spaces)| {
+            spaces.point_from_css(x_css, y_css).map(|(position, bytes)| (x_css, y_css, position, bytes))
+        });
+        stage.pointed.set(point.map(|(_, _, position, _)| position));
+        let hover = point.and_then(|(x_css, y_css, position, bytes)| {
+            let (state, owner) = whats_at(stage, position, bytes)?;
+            Some(Hover { x_css, y_css, state, owner: owner? })
+        });
+        if let Some(Hover { owner: Owner::Allocation(id), .. }) = hover
+            && stage.hovered.with_untracked(|told| told.as_ref().is_none_or(|told| told.id != id))
+        {
+            stage.want_hovered(id);
+        }
+        if stage.hover.get_untracked() != hover {
+            stage.hover.set(hover);
+        }
+    });
+
     let on_wheel = move |event: WheelEvent| {
         event.prevent_default();
         let spaces = spaces.get_untracked();
@@ -129,18 +144,11 @@ pub(crate) fn Canvas(stage: Stage) -> impl IntoView {
             }
             drag.set_value(Some(Drag { has_moved: true, ..current }));
             let spaces = spaces.get_untracked();
-            stage.hover.set(None);
+            stage.pointer_css.set(None);
             stage.viewport.set(current.viewport.panned(-by_css * spaces.ratio / spaces.plot.width));
             return;
         }
-        let hover = point_at(&event)
-            .and_then(|(state, owner, x_css, y_css)| Some(Hover { x_css, y_css, state, owner: owner? }));
-        if let Some(Hover { owner: Owner::Allocation(id), .. }) = hover {
-            if stage.hovered.with_untracked(|told| told.as_ref().is_none_or(|told| told.id != id)) {
-                stage.want_hovered(id);
-            }
-        }
-        stage.hover.set(hover);
+        stage.pointer_css.set(Some((event.offset_x().into(), event.offset_y().into())));
     };
     let on_up = move |event: PointerEvent| {
         let Some(ended) = drag.get_value() else { return };
@@ -148,7 +156,8 @@ pub(crate) fn Canvas(stage: Stage) -> impl IntoView {
         if ended.has_moved {
             return;
         }
-        if let Some((state, owner, ..)) = point_at(&event) {
+        let point = spaces.get_untracked().point_from_css(event.offset_x().into(), event.offset_y().into());
+        if let Some((state, owner)) = point.and_then(|(position, bytes)| whats_at(stage, position, bytes)) {
             stage.cursor.set(state);
             stage.pinned.set(match owner {
                 Some(Owner::Allocation(id)) => Some(id),
@@ -182,7 +191,7 @@ pub(crate) fn Canvas(stage: Stage) -> impl IntoView {
                 on:pointermove=on_move
                 on:pointerup=on_up
                 on:pointercancel=move |_| drag.set_value(None)
-                on:pointerleave=move |_| stage.hover.set(None)
+                on:pointerleave=move |_| stage.pointer_css.set(None)
             ></canvas>
             <Show when=move || stage.n_pictures.get() == 0>
                 <div class="skeleton timeline-waiting"></div>
@@ -190,6 +199,14 @@ pub(crate) fn Canvas(stage: Stage) -> impl IntoView {
             <Tooltip stage size_css/>
         </div>
     }
+}
+
+/// The state that the picture shows at a point, and who owns the point.
+fn whats_at(stage: Stage, position: f64, bytes: f64) -> Option<(u32, Option<Owner>)> {
+    let picture = stage.top_picture()?;
+    // A position inside the plot is not negative and no more than the number of states.
+    let state = picture.state(position).unwrap_or(position as u32);
+    Some((state, picture.owner(position, bytes)))
 }
 
 /// Keeps a signal at the canvas' size.

@@ -375,7 +375,9 @@ impl Painter<'_> {
         let x = self.spaces.x_device_from_state(state).round() - 0.5;
         let Rect { top, height, .. } = self.spaces.plot;
         self.context.set_line_width(self.css(3.0));
+        self.context.set_global_alpha(0.5);
         self.line((x, top), (x, top + height), &self.inks.paper);
+        self.context.set_global_alpha(1.0);
         self.context.set_line_width(self.css(1.0));
         self.line((x, top), (x, top + height), &self.inks.accent);
     }

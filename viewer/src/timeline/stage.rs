@@ -35,6 +35,10 @@ pub(crate) struct Stage {
     pub(crate) cursor: RwSignal<u32>,
     /// Levels at the cursor, once the worker has told them.
     pub(crate) levels: RwSignal<Option<LevelsAnswer>>,
+    /// Where the pointer is on the canvas, CSS pixels; none while it is elsewhere or drags.
+    pub(crate) pointer_css: RwSignal<Option<(f64, f64)>>,
+    /// The position on the state axis under it.
+    pub(crate) pointed: RwSignal<Option<f64>>,
     pub(crate) hover: RwSignal<Option<Hover>>,
     /// The allocation under the pointer, once the worker has told it.
     pub(crate) hovered: RwSignal<Option<AllocationAnswer>>,
@@ -80,6 +84,8 @@ impl Stage {
             viewport: RwSignal::new(Viewport::whole(device.n_events)),
             cursor: RwSignal::new(device.peak_state.min(device.n_events)),
             levels: RwSignal::new(None),
+            pointer_css: RwSignal::new(None),
+            pointed: RwSignal::new(None),
             hover: RwSignal::new(None),
             hovered: RwSignal::new(None),
             pinned: RwSignal::new(None),
@@ -213,13 +219,12 @@ impl Stage {
         true
     }
 
+    /// Where a zoom by key holds still: at the pointer, else at the cursor, else in the middle.
     fn still_fraction(self) -> f64 {
         let viewport = self.viewport.get_untracked();
-        let state = match self.hover.get_untracked() {
-            Some(hover) => hover.state,
-            None => self.cursor.get_untracked(),
-        };
-        let at = viewport.fraction_from_position(f64::from(state) + 0.5);
+        let pointed = self.pointed.get_untracked();
+        let position = pointed.unwrap_or_else(|| f64::from(self.cursor.get_untracked()) + 0.5);
+        let at = viewport.fraction_from_position(position);
         if (0.0..=1.0).contains(&at) { at } else { 0.5 }
     }
 
