@@ -44,8 +44,8 @@ fn of_device(snapshot: &Snapshot, device: &Device, replay: &Replay, all: &mut Ve
         let bytes = mib(replay.head.active);
         let blocks = plural(count, "block");
         let message = format!(
-            "{blocks}{on}, {bytes}, were in use before the first event: the recording began later or its ring was \
-             full; they are drawn as the base"
+            "{blocks}{on}, {bytes}, are older than the first event: the history was cleared before, began late or its \
+             ring was full; they are drawn as the base"
         );
         all.push(finding("older-than-trace", count, message));
     }
