@@ -6,3 +6,4 @@ mod push_to_picture;
 mod upload_by_hand;
 mod open_without_upload;
 mod bad_file;
+mod training;

@@ -8,8 +8,10 @@ pub mod place;
 pub mod server;
 pub mod browser;
 pub mod wire;
+pub mod training;
 
 pub use browser::Browser;
 pub use patience::eventually;
 pub use server::Server;
+pub use training::Training;
 pub use wire::Wire;

@@ -17,6 +17,12 @@ pub fn site() -> PathBuf {
     told("TIDEGAUGE_TEST_SITE")
 }
 
+/// The folder with PyTorch and the stand-in for CUDA.
+pub fn torch_venv() -> PathBuf {
+    let path = env::var_os("TIDEGAUGE_TEST_TORCH").map(PathBuf::from);
+    path.unwrap_or_else(|| panic!("TIDEGAUGE_TEST_TORCH is not set; `cargo xtask test --torch` sets it"))
+}
+
 /// A committed snapshot by its file name.
 pub fn fixture(name: &str) -> PathBuf {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../snapshot/fixtures").join(name);

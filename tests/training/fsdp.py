@@ -2,7 +2,8 @@
 
 usage: fsdp.py N_STEPS WITNESS.jsonl
 
-The witness is told what `_snapshot()` returned, a line each time, and at the end what the allocator counted.
+The witness is told what `_snapshot()` returned, a line each time, and how many allocations there were by the end
+of each step.
 With TRAINING_WAITS set, the run waits after each of these steps ("1,5") for a line on standard input.
 """
 
@@ -59,11 +60,15 @@ def witnessed(path):
 
     def snapshot(*arguments, **keywords):
         taken = take(*arguments, **keywords)
-        with open(path, "a") as file:
-            print(json.dumps(described(taken)), file=file)
+        tell(path, described(taken))
         return taken
 
     torch.cuda.memory._snapshot = snapshot
+
+
+def tell(witness, what):
+    with open(witness, "a") as file:
+        print(json.dumps(what), file=file)
 
 
 def main():
@@ -91,14 +96,12 @@ def main():
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
+        tell(witness, {"step": n, "allocations_so_far": torch.cuda.memory_stats(rank)["allocation.all.allocated"]})
         tidegauge.step()
         print(f"step {n}", flush=True)
         if n in waits:
             sys.stdin.readline()
 
-    counted = torch.cuda.memory_stats(rank)["allocation.all.allocated"]
-    with open(witness, "a") as file:
-        print(json.dumps({"allocations": counted}), file=file)
     dist.destroy_process_group()
     # Its own exit code, whatever becomes of the agent.
     sys.exit(7)

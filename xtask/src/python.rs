@@ -1,10 +1,69 @@
-//! The Python face's own tests.
+//! The Python face's own tests: the wheel, and `tests/python` against doubles of torch.
 
-use anyhow::Result;
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+};
 
-use crate::{test::Tally, workspace::Workspace};
+use anyhow::{Context as _, Result};
+
+use crate::{
+    test::{Tally, counted},
+    workspace::{self, Workspace, is_installed},
+};
+
+/// What the tests need beside the wheel.
+const PACKAGES: [&str; 2] = ["pytest", "zstandard"];
 
 /// Runs `tests/python`.
-pub(crate) fn run(_workspace: &Workspace) -> Result<Tally> {
-    Ok(Tally::skipped("tests/python is not there yet"))
+pub(crate) fn run(workspace: &Workspace) -> Result<Tally> {
+    if !is_installed("python3") {
+        return Ok(Tally::skipped("needs python3"));
+    }
+    let venv = workspace.folder("python")?.join("venv");
+    if let Err(error) = make_venv(&venv) {
+        return Ok(Tally::skipped(format!("cannot install {}: {error:#}", PACKAGES.join(" and "))));
+    }
+    let python = venv.join("bin/python");
+    install(&python, &wheel(workspace, &python)?)?;
+    counted(Command::new(&python).current_dir(&workspace.root).args([
+        "-B",
+        "-m",
+        "pytest",
+        // The closing line with its frame is the one that is counted.
+        "-v",
+        "-p",
+        "no:cacheprovider",
+        "tests/python",
+    ]))
+}
+
+/// Builds the wheel as `pip install ./capture-agent/python` does, only quicker to compile.
+pub(crate) fn wheel(workspace: &Workspace, python: &Path) -> Result<PathBuf> {
+    let folder = workspace.folder("python")?.join("wheels");
+    if folder.exists() {
+        std::fs::remove_dir_all(&folder).with_context(|| format!("cannot empty {}", folder.display()))?;
+    }
+    let mut pip = Command::new(python);
+    pip.current_dir(&workspace.root).args(["-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir"]);
+    pip.arg(&folder).arg("./capture-agent/python");
+    pip.env("MATURIN_PEP517_ARGS", "--profile dev").env("CARGO_TARGET_DIR", &workspace.target);
+    workspace::run(&mut pip)?;
+    let wheel = std::fs::read_dir(&folder)?.next().context("pip built no wheel")??;
+    Ok(wheel.path())
+}
+
+/// Installs a wheel over the one that is there.
+pub(crate) fn install(python: &Path, wheel: &Path) -> Result<()> {
+    let mut pip = Command::new(python);
+    pip.args(["-m", "pip", "install", "--quiet", "--no-deps", "--force-reinstall"]).arg(wheel);
+    workspace::run(&mut pip)
+}
+
+fn make_venv(venv: &Path) -> Result<()> {
+    if !venv.join("bin/python").exists() {
+        workspace::run(Command::new("python3").args(["-m", "venv"]).arg(venv))?;
+    }
+    let mut pip = Command::new(venv.join("bin/python"));
+    workspace::run(pip.args(["-m", "pip", "install", "--quiet"]).args(PACKAGES))
 }

@@ -1,10 +1,44 @@
-//! The agent against a real PyTorch.
+//! The agent in real training: `tests/e2e/training.rs` on PyTorch and a stand-in for CUDA.
+
+use std::{fs, process::Command};
 
 use anyhow::Result;
 
-use crate::{test::Tally, workspace::Workspace};
+use crate::{
+    browser, python,
+    test::{Tally, counted},
+    workspace::{self, Workspace, is_installed},
+};
 
-/// Runs the training tests.
-pub(crate) fn run(_workspace: &Workspace) -> Result<Tally> {
-    Ok(Tally::skipped("the training tests are not there yet"))
+/// The release the tests run on; also in `tests/src/training.rs`.
+const TORCH: &str = "2.9.1";
+
+/// What the stand-in is built with.
+const TOOLS: [&str; 4] = ["python3", "gcc", "nm", "readelf"];
+
+/// Runs the training tests. The first time this downloads one or two gigabytes.
+pub(crate) fn run(workspace: &Workspace) -> Result<Tally> {
+    if let Some(tool) = TOOLS.into_iter().find(|tool| !is_installed(tool)) {
+        return Ok(Tally::skipped(format!("needs {tool}")));
+    }
+    if let Some(why) = browser::missing_browser()? {
+        return Ok(Tally::skipped(why));
+    }
+    let folder = workspace.folder("fake-cuda")?;
+    let ready = folder.join(format!("ready-{TORCH}"));
+    if !ready.exists() {
+        let mut setup = Command::new("bash");
+        setup.arg(workspace.root.join("tests/fake-cuda/setup.sh")).arg(TORCH).arg(&folder);
+        if let Err(error) = workspace::run(&mut setup) {
+            return Ok(Tally::skipped(format!("cannot set up PyTorch {TORCH}: {error:#}")));
+        }
+        fs::write(&ready, "")?;
+    }
+    let interpreter = folder.join(format!("torch-{TORCH}/bin/python"));
+    python::install(&interpreter, &python::wheel(workspace, &interpreter)?)?;
+
+    let mut tests = browser::product_tests(workspace)?;
+    // Each test trains on two ranks: one at a time is enough for any desk.
+    tests.env("TIDEGAUGE_TEST_TORCH", &folder).env("RUST_TEST_THREADS", "1");
+    counted(tests.args(["--", "training::"]))
 }
