@@ -24,11 +24,17 @@ async function answer({ id, kind, question, file }) {
     const transfer = pixels ? [pixels.buffer, ids.buffer] : [];
     self.postMessage({ id, ok: true, answer, pixels, ids }, transfer);
   } catch (error) {
+    if (error instanceof WebAssembly.RuntimeError) {
+      // A trap leaves the engine's memory in an unknown state. Thrown outside of any promise it reaches the page,
+      // which starts another worker; this one answers nothing more.
+      setTimeout(() => {
+        throw error;
+      });
+      return new Promise(() => {});
+    }
     // The engine throws sentences; anything else is a fault of ours or the network's, and says so itself.
     const problem = typeof error === "string" ? error : `the worker failed: ${error?.message ?? error}`;
     self.postMessage({ id, ok: false, problem });
-    // A trap leaves the engine's memory in an unknown state.
-    if (error instanceof WebAssembly.RuntimeError) throw error;
   }
 }
 

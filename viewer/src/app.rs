@@ -127,12 +127,16 @@ fn Frame() -> impl IntoView {
         Route::File { .. } => view! { <pages::OpenFile/> }.into_any(),
         Route::Unknown { path } => view! { <pages::Missing path/> }.into_any(),
     };
+    let veil_words = move || match app.route.get() {
+        Route::Upload => "Drop files or folders to add them to the form.",
+        _ => "Drop a snapshot to open it here. It is read in this browser and sent nowhere.",
+    };
     view! {
         <Header/>
         <main id="main">{content}</main>
         <Show when=move || veil.get()>
             <div class="drop-veil" data-testid="drop-veil">
-                <p>"Drop a snapshot to open it here. It is read in this browser and sent nowhere."</p>
+                <p>{veil_words}</p>
             </div>
         </Show>
     }

@@ -30,6 +30,11 @@ impl Failure {
         }
     }
 
+    /// True when a token would help.
+    pub(crate) fn asks_for_token(&self) -> bool {
+        matches!(self, Self::Refused { status: 401, .. })
+    }
+
     /// True when the address holds nothing, so that asking again is no use.
     pub(crate) fn is_missing(&self) -> bool {
         matches!(self, Self::Refused { status: 404, .. })

@@ -1,6 +1,7 @@
 //! Parts that more than one page shows.
 
 pub(crate) mod problem;
+pub(crate) mod unanswered;
 pub(crate) mod polling;
 pub(crate) mod size;
 pub(crate) mod stack;

@@ -12,8 +12,8 @@ use crate::app::App;
 use crate::browser;
 use crate::client::{self, Failure};
 use crate::components::polling::{poll, seconds};
-use crate::components::problem::Problem;
 use crate::components::size::{Size, size_or_dash};
+use crate::components::unanswered::Unanswered;
 use crate::format::{ago, bytes, count, counted, difference, exact_bytes};
 use crate::grid::{Board, Spot, column_phrase, row_label, rows_in_view, state_phrase};
 use crate::heat::{self, Scale};
@@ -68,20 +68,17 @@ pub(crate) fn Run(id: String) -> impl IntoView {
     poll(REFRESH_MS, refresh);
 
     let problem = move || {
-        failure.get().map(|why| {
-            let sentence = match (&why, board.with(Option::is_some)) {
-                (Failure::Unreachable, true) => {
-                    "The server cannot be reached: this grid may be old; it is asked again every two seconds"
-                        .to_owned()
-                }
-                _ => why.sentence(),
-            };
+        failure.get().map(|failure| {
+            let is_old = failure == Failure::Unreachable && board.with(Option::is_some);
+            let sentence = is_old.then_some(
+                "The server cannot be reached: this grid may be old; the server is asked again every two seconds",
+            );
             let reload = |_| drop(window().location().reload());
             view! {
-                <Problem sentence>
+                <Unanswered failure sentence>
                     <button type="button" on:click=reload>"Reload"</button>
                     <a href=Route::Runs.address()>"See the runs"</a>
-                </Problem>
+                </Unanswered>
             }
         })
     };

@@ -2,12 +2,13 @@
 
 use leptos::prelude::*;
 use tidegauge_api::run::{RunRow, Runs as RunList};
+use wasm_bindgen_futures::spawn_local;
 
 use crate::browser;
 use crate::client::{self, Failure};
 use crate::components::polling::{poll, seconds};
-use crate::components::problem::Problem;
 use crate::components::size::size_or_dash;
+use crate::components::unanswered::Unanswered;
 use crate::format::{ago, count};
 use crate::link::Route;
 
@@ -36,19 +37,19 @@ pub(crate) fn Runs() -> impl IntoView {
     let now = seconds();
 
     let problem = move || {
-        failure.get().map(|why| {
-            let sentence = match (&why, runs.with(Option::is_some)) {
-                (Failure::Unreachable, true) => {
-                    "The server cannot be reached: this list may be old".to_owned()
-                }
-                _ => why.sentence(),
-            };
+        failure.get().map(|failure| {
+            let is_old = failure == Failure::Unreachable && runs.with(Option::is_some);
+            let sentence = is_old.then_some("The server cannot be reached: this list may be old");
             let again = move |_| {
-                wasm_bindgen_futures::spawn_local(async move {
+                spawn_local(async move {
                     refresh().await;
-                })
+                });
             };
-            view! { <Problem sentence><button type="button" on:click=again>"Try again"</button></Problem> }
+            view! {
+                <Unanswered failure sentence>
+                    <button type="button" on:click=again>"Try again"</button>
+                </Unanswered>
+            }
         })
     };
     let content = move || match runs.get() {

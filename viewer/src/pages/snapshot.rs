@@ -11,6 +11,7 @@ use crate::client::{self, Failure};
 use crate::components::polling::poll;
 use crate::components::problem::Problem;
 use crate::components::snapshot_view::{Remedy, SnapshotView, Source};
+use crate::components::unanswered::Unanswered;
 use crate::format::{bytes, exact_bytes};
 use crate::grid::{Board, Neighbor, Neighbors, column_phrase, row_label, state_phrase};
 use crate::link::{Route, View};
@@ -24,7 +25,6 @@ pub(crate) fn Snapshot(id: String) -> impl IntoView {
     browser::set_title("Snapshot");
     let details = RwSignal::new(None::<SnapshotDetails>);
     let failure = RwSignal::new(None::<Failure>);
-    let attempt = RwSignal::new(0_u32);
     let follow = {
         let id = id.clone();
         move || {
@@ -50,13 +50,13 @@ pub(crate) fn Snapshot(id: String) -> impl IntoView {
     poll(REFRESH_MS, follow);
 
     let problem = move || {
-        failure.get().map(|why| {
+        failure.get().map(|failure| {
             let reload = |_| drop(window().location().reload());
             view! {
-                <Problem sentence=why.sentence()>
+                <Unanswered failure>
                     <button type="button" on:click=reload>"Try again"</button>
                     <a href=Route::Runs.address()>"See the runs"</a>
-                </Problem>
+                </Unanswered>
             }
         })
     };
@@ -65,7 +65,6 @@ pub(crate) fn Snapshot(id: String) -> impl IntoView {
     let state = Memo::new(move |_| details.with(|details| details.as_ref().map(|details| details.state)));
     let head = move || details.get().map(|details| view! { <Head details/> });
     let content = move || {
-        attempt.track();
         let state = state.get();
         let details = details.get_untracked();
         match (state, details) {
@@ -82,10 +81,9 @@ pub(crate) fn Snapshot(id: String) -> impl IntoView {
         if event.key() == "Escape"
             && !event.default_prevented()
             && state.get_untracked() != Some(State::Ready)
+            && let Some(Some(id)) = run.try_get_untracked()
         {
-            if let Some(Some(id)) = run.try_get_untracked() {
-                app.go(Route::Run { id });
-            }
+            app.go(Route::Run { id });
         }
     });
     on_cleanup(move || back.remove());

@@ -92,8 +92,8 @@ pub(crate) fn Canvas(stage: Stage) -> impl IntoView {
         });
         stage.pointed.set(point.map(|(_, _, position, _)| position));
         let hover = point.and_then(|(x_css, y_css, position, bytes)| {
-            let (state, owner) = whats_at(stage, position, bytes)?;
-            Some(Hover { x_css, y_css, state, owner: owner? })
+            let (_, owner) = whats_at(stage, position, bytes)?;
+            Some(Hover { x_css, y_css, owner: owner? })
         });
         if let Some(Hover { owner: Owner::Allocation(id), .. }) = hover
             && stage.hovered.with_untracked(|told| told.as_ref().is_none_or(|told| told.id != id))

@@ -243,7 +243,7 @@ impl Painter<'_> {
             context.fill_text(label, left - self.css(6.0), y)?;
         }
         context.set_text_baseline("alphabetic");
-        context.fill_text(unit, left - self.css(6.0), top - self.css(6.0))?;
+        context.fill_text(unit, left - self.css(6.0), top - self.css(12.0))?;
 
         let viewport = self.spaces.viewport;
         let n_max = (width / self.css(96.0)).max(1.0) as usize;

@@ -5,7 +5,7 @@ use super::viewport::Viewport;
 /// Room for the axes' text around the plot, CSS pixels.
 const LEFT_CSS: f64 = 48.0;
 const RIGHT_CSS: f64 = 8.0;
-const ABOVE_CSS: f64 = 20.0;
+const ABOVE_CSS: f64 = 24.0;
 const BELOW_CSS: f64 = 24.0;
 
 /// The largest picture asked for, device pixels; a larger canvas stretches it.
@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     fn spaces(viewport: Viewport) -> Spaces {
-        Spaces::new((856.0, 344.0), 1.5, viewport, 1_000)
+        Spaces::new((856.0, 348.0), 1.5, viewport, 1_000)
     }
 
     #[test]
@@ -138,7 +138,7 @@ mod tests {
         assert!((position - 25_000.0).abs() < 1e-6, "{position}");
         assert!((bytes - 250.0).abs() < 1e-6, "{bytes}");
         assert_eq!(spaces.point_from_css(3.0, 100.0), None);
-        assert_eq!(spaces.point_from_css(400.0, 343.0), None);
+        assert_eq!(spaces.point_from_css(400.0, 347.0), None);
     }
 
     #[test]

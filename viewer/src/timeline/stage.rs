@@ -19,8 +19,6 @@ pub(crate) struct Hover {
     /// Where the pointer is on the canvas, CSS pixels.
     pub(crate) x_css: f64,
     pub(crate) y_css: f64,
-    /// The state under it.
-    pub(crate) state: u32,
     pub(crate) owner: Owner,
 }
 
