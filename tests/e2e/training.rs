@@ -1,6 +1,13 @@
 //! Real training on two ranks, the agent in it, and a grid that fills. `cargo xtask test --torch` runs these.
 
-use std::{collections::BTreeMap, fs, io::Read as _, net::TcpListener, path::PathBuf, thread};
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::{Read as _, Write as _},
+    net::{TcpListener, TcpStream},
+    path::PathBuf,
+    thread,
+};
 
 use serde_json::Value;
 use tidegauge_api::{
@@ -179,7 +186,6 @@ async fn a_window_of_one_step_holds_that_step_only() {
         ("TIDEGAUGE_RUN", "single"),
         ("TIDEGAUGE_SERVER", server.address()),
         ("TIDEGAUGE_WINDOW", "step"),
-        // A window's peak is the allocator's only when nothing happens outside the windows.
         ("TIDEGAUGE_STEPS", "1,5,10"),
     ];
     let mut training = Training::fsdp(10, &env);
@@ -191,10 +197,7 @@ async fn a_window_of_one_step_holds_that_step_only() {
     for (rank, snapshots) in all_of(&server, "single", 6).await {
         let witness = training.witness(rank);
         for snapshot in &snapshots {
-            assert_eq!(
-                snapshot.place.first_step.unwrap_or(snapshot.place.last_step.unwrap()),
-                snapshot.place.last_step.unwrap()
-            );
+            assert!(snapshot.place.first_step.is_none_or(|first| Some(first) == snapshot.place.last_step));
             check_window(&witness, snapshot);
         }
     }
@@ -248,19 +251,21 @@ async fn what_a_killed_process_took_is_delivered_from_its_outbox() {
     assert_eq!(all_of(&server, "killed", 4).await.len(), 2);
 }
 
+/// Takes the head of a request and breaks.
+fn answer_500(mut stream: TcpStream) {
+    let (mut head, mut byte) = (Vec::new(), [0]);
+    while !head.ends_with(b"\r\n\r\n") && stream.read(&mut byte).is_ok_and(|n| n > 0) {
+        head.push(byte[0]);
+    }
+    let answer = "HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+    stream.write_all(answer.as_bytes()).ok();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_answers_500_does_not_touch_training() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let broken = format!("http://{}", listener.local_addr().unwrap());
-    thread::spawn(move || {
-        for mut stream in listener.incoming().map_while(Result::ok) {
-            // Reads a little, as a server that breaks while it answers does.
-            let n = stream.read(&mut [0; 4096]);
-            let answer =
-                b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
-            n.and_then(|_| std::io::Write::write_all(&mut stream, answer)).ok();
-        }
-    });
+    thread::spawn(move || listener.incoming().map_while(Result::ok).for_each(answer_500));
     let env =
         [("TIDEGAUGE_RUN", "broken"), ("TIDEGAUGE_SERVER", broken.as_str()), ("TIDEGAUGE_FLUSH_SECS", "1")];
     let mut training = Training::fsdp(10, &env);
@@ -320,5 +325,6 @@ async fn an_npus_windows_are_its_own_and_the_page_counts_its_events() {
         }
     })
     .await;
+    browser.read("shown by event").await;
     browser.screenshot("npu").await;
 }
