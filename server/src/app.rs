@@ -20,6 +20,8 @@ use crate::store::Store;
 
 /// How long an orderly end waits for requests under way.
 const GRACE: Duration = Duration::from_secs(10);
+/// How long an orderly end waits for the catalog to close.
+const CLOSING: Duration = Duration::from_secs(2);
 
 /// Everything a request may need.
 pub struct App {
@@ -120,5 +122,10 @@ pub async fn serve(
         () = out_of_patience => tracing::warn!("some requests did not end in {} seconds", GRACE.as_secs()),
     }
     readers.shutdown().await;
-    app.catalog.give_back_readings().await
+    app.catalog.give_back_readings().await?;
+    // SQLite folds its log into the catalog's file then. Requests that did not end may hold it up; the log stays.
+    if tokio::time::timeout(CLOSING, app.catalog.close()).await.is_err() {
+        tracing::warn!("the catalog was in use at the end");
+    }
+    Ok(())
 }

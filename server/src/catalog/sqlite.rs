@@ -273,6 +273,12 @@ impl Catalog {
         Ok(tx.commit().await?)
     }
 
+    /// Lets go of the files.
+    pub(crate) async fn close(&self) {
+        self.readers.close().await;
+        self.writer.close().await;
+    }
+
     /// How many originals the rows name.
     pub(crate) async fn n_originals(&self) -> anyhow::Result<u64> {
         let n: i64 = sqlx::query_scalar("SELECT COUNT(DISTINCT digest) FROM snapshots")

@@ -50,6 +50,7 @@ fn an_orderly_end_loses_nothing() {
         .map(|rank| first.caller.accepted(&format!("run=a&rank={rank}"), &gzipped(&streams(), rank)).id)
         .collect();
     assert_eq!(first.terminate(), Some(0));
+    assert!(!folder.path().join("catalog.sqlite-wal").exists(), "a copy of catalog.sqlite alone is whole");
     let second = Process::start(folder.path());
     for id in ids {
         assert_eq!(second.caller.until_read(&id).state, State::Ready);
