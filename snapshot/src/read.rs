@@ -7,6 +7,8 @@
 
 pub mod error;
 mod findings;
+mod html;
+mod json;
 mod pickle;
 mod shape;
 mod source;
@@ -22,13 +24,17 @@ use crate::Snapshot;
 /// Bytes of a file that [`recognize`] wants to see.
 pub const HEAD_BYTES: usize = 64 * 1024;
 
-/// Reads a snapshot from the bytes of a file: a pickle, plain or inside gzip or zstd.
+/// Reads a snapshot from the bytes of a file: a pickle of any protocol, a page that `trace_plot` made around one, or
+/// JSON of the same shape; plain or inside gzip or zstd.
 ///
 /// # Errors
 /// [`ReadError`] when there is nothing to show: not a snapshot, cut, damaged, or refused.
 pub fn open(bytes: impl Read) -> Result<Snapshot, ReadError> {
     let (content, wrapping) = unwrap::unwrap(bytes)?;
-    let mut snapshot = pickle::run(content)?;
+    let mut content = std::io::BufReader::with_capacity(64, content);
+    let beginning = std::io::BufRead::fill_buf(&mut content).map_err(|error| unwrap::from_io(&error, 0))?;
+    let is_json = matches!(beginning.first(), Some(b'{' | b'['));
+    let mut snapshot = if is_json { json::run(content)? } else { pickle::run(content)? };
     let protocol = std::mem::take(&mut snapshot.wrapping);
     snapshot.wrapping = wrapping.into_iter().map(str::to_owned).chain(protocol).collect();
     Ok(snapshot)

@@ -1,6 +1,6 @@
 //! The small safe part of pickle: a stack machine that builds plain values and never calls anything.
 //!
-//! Protocols 2 to 5. Values are 8 bytes: a tag and a number. Dicts become table rows the moment they are
+//! Protocols 0 to 5. Values are 8 bytes: a tag and a number. Dicts become table rows the moment they are
 //! filled, and lists of frames become stacks ([`super::shape`]), so that a million events never exist as a tree of
 //! values. A real snapshot uses some 22 opcodes; those that would import or call are refused by name.
 
@@ -114,6 +114,8 @@ pub(crate) enum Object {
     Run(Row, u32, u32),
     /// A dict of anything.
     Dict(Vec<(Val, Val)>),
+    /// A dict that was filled entry by entry and has become a row or frame since.
+    Became(Val),
 }
 
 impl std::fmt::Debug for Val {
@@ -170,7 +172,15 @@ impl Heap {
 
 /// Runs a pickle to its STOP and returns what it described.
 pub(crate) fn run(bytes: impl Read) -> Result<Snapshot, ReadError> {
-    let mut machine = Machine {
+    let mut machine = machine(bytes);
+    let top = machine.run()?;
+    let wrapping = format!("pickle{}", machine.protocol);
+    machine.finish(top, wrapping)
+}
+
+/// A machine at the beginning of these bytes.
+pub(super) fn machine<R: Read>(bytes: R) -> Machine<R> {
+    Machine {
         source: Source::new(bytes),
         stack: Vec::new(),
         marks: Vec::new(),
@@ -180,20 +190,11 @@ pub(crate) fn run(bytes: impl Read) -> Result<Snapshot, ReadError> {
         findings: Findings::default(),
         frame_ids: Vec::new(),
         protocol: 0,
-    };
-    let top = machine.run()?;
-    let trailing = machine.source.drain()?;
-    if trailing > 0 {
-        machine.findings.add("trailing-bytes", "", trailing);
     }
-    let content_bytes = machine.source.offset();
-    let Machine { heap, builder, findings, protocol, memo, .. } = machine;
-    drop(memo);
-    builder.finish(heap, findings, top, protocol, content_bytes)
 }
 
-struct Machine<R> {
-    source: Source<R>,
+pub(super) struct Machine<R> {
+    pub(super) source: Source<R>,
     stack: Vec<Val>,
     marks: Vec<usize>,
     memo: Vec<Val>,
@@ -206,6 +207,18 @@ struct Machine<R> {
 }
 
 impl<R: Read> Machine<R> {
+    /// Reads what follows the end, and puts the tables together.
+    pub(super) fn finish(mut self, top: Val, wrapping: String) -> Result<Snapshot, ReadError> {
+        let trailing = self.source.drain()?;
+        if trailing > 0 {
+            self.findings.add("trailing-bytes", "", trailing);
+        }
+        let content_bytes = self.source.offset();
+        let Self { heap, builder, findings, memo, .. } = self;
+        drop(memo);
+        builder.finish(heap, findings, top, wrapping, content_bytes)
+    }
+
     fn run(&mut self) -> Result<Val, ReadError> {
         loop {
             let at = self.source.offset();
@@ -252,8 +265,14 @@ impl<R: Read> Machine<R> {
                         .map_err(|_negative| self.damaged(at, "a number has a negative length"))?;
                     self.long(len)?;
                 }
-                b'}' => self.push(Kind::EmptyDict(NO_SLOT)),
-                b']' => self.push(Kind::EmptyList(NO_SLOT)),
+                b'}' => {
+                    self.protocol = self.protocol.max(1);
+                    self.push(Kind::EmptyDict(NO_SLOT));
+                }
+                b']' => {
+                    self.protocol = self.protocol.max(1);
+                    self.push(Kind::EmptyList(NO_SLOT));
+                }
                 b')' => self.push(Kind::EmptyTuple),
                 b'u' => {
                     let from = self.pop_mark(at)?;
@@ -265,11 +284,11 @@ impl<R: Read> Machine<R> {
                 }
                 b'e' => {
                     let from = self.pop_mark(at)?;
-                    self.append_items(from, at)?;
+                    self.append_items(from, at, false)?;
                 }
                 b'a' => {
                     let from = self.depth_of(1, at)?;
-                    self.append_items(from, at)?;
+                    self.append_items(from, at, true)?;
                 }
                 0x8c => {
                     let len = self.source.byte("the length of a text")?;
@@ -288,8 +307,7 @@ impl<R: Read> Machine<R> {
                 b'N' => self.stack.push(Val::NONE),
                 b'G' => {
                     let number = f64::from_be_bytes(self.source.array("a number")?);
-                    self.heap.floats.push(number);
-                    self.push(Kind::Float(self.heap.floats.len() as u32 - 1));
+                    self.float(number);
                 }
                 0x85 => self.tuple_of(1, at)?,
                 0x86 => self.tuple_of(2, at)?,
@@ -300,9 +318,8 @@ impl<R: Read> Machine<R> {
                 }
                 b'l' => {
                     let from = self.pop_mark(at)?;
-                    let items = self.stack.split_off(from);
-                    let list = self.heap.add(Object::List(items));
-                    self.stack.push(list);
+                    self.stack.insert(from, Kind::EmptyList(NO_SLOT).into());
+                    self.append_items(from + 1, at, false)?;
                 }
                 b'd' => {
                     let from = self.pop_mark(at)?;
@@ -315,9 +332,9 @@ impl<R: Read> Machine<R> {
                 }
                 0x80 => {
                     self.protocol = self.source.byte("the protocol")?;
-                    if !(2..=5).contains(&self.protocol) {
+                    if self.protocol > 5 {
                         let message = format!(
-                            "the pickle says protocol {} at byte {at}, and 2 to 5 can be read: it is damaged or \
+                            "the pickle says protocol {} at byte {at}, and 0 to 5 can be read: it is damaged or \
                              written by something newer; write it again with pickle.dump(snapshot, file, protocol=4)",
                             self.protocol
                         );
@@ -332,21 +349,94 @@ impl<R: Read> Machine<R> {
                     self.stack.truncate(from);
                 }
                 b'.' => return self.pop(at),
+                b'I' | b'L' | b'F' | b'S' | b'V' | b'g' | b'p' => self.line(op, at)?,
                 _ => return Err(refusal(op, at)),
             }
-            // Values on the stack cost at least 2 bytes of input; a real file keeps far fewer waiting.
-            if self.stack.len() + self.marks.len() > MAX_WAITING + (at / 8) as usize {
-                let message = format!(
-                    "more than {} values wait to be used at byte {at}: no snapshot is built like that",
-                    self.stack.len()
-                );
-                return Err(ReadError::new(ReadError::REFUSED, at, message));
-            }
+            self.check_waiting(at)?;
         }
     }
 
+    /// Values on the stack cost at least 2 bytes of input; a real file keeps far fewer waiting.
     #[inline]
-    fn push(&mut self, kind: Kind) {
+    pub(super) fn check_waiting(&self, at: u64) -> Result<(), ReadError> {
+        if self.stack.len() + self.marks.len() <= MAX_WAITING + (at / 8) as usize {
+            return Ok(());
+        }
+        let n = self.stack.len();
+        let message =
+            format!("more than {n} values wait to be used at byte {at}: no snapshot is built like that");
+        Err(ReadError::new(ReadError::REFUSED, at, message))
+    }
+
+    /// An opcode of protocol 0: its argument is text up to the end of the line.
+    fn line(&mut self, op: u8, at: u64) -> Result<(), ReadError> {
+        let line = self.source.line("a line of protocol 0")?;
+        let text = std::str::from_utf8(&line).unwrap_or("").trim_end();
+        match op {
+            // Protocol 0 writes booleans as these two.
+            b'I' if text == "00" || text == "01" => self.push(Kind::Bool(text == "01")),
+            b'I' | b'L' => {
+                let digits = text.trim_end_matches('L');
+                let number = digits.parse::<i128>().ok();
+                self.integer(number.ok_or_else(|| self.damaged(at, "a number is not written as one"))?);
+            }
+            b'F' => {
+                let number =
+                    text.parse().map_err(|_not_one| self.damaged(at, "a number is not written as one"))?;
+                self.float(number);
+            }
+            b'S' => {
+                let id = self.builder.strings.intern(&unquoted(text));
+                self.push(Kind::Str(id));
+            }
+            b'V' => {
+                let id = self.builder.strings.intern(unescaped(&String::from_utf8_lossy(&line)).as_bytes());
+                self.push(Kind::Str(id));
+            }
+            _ => {
+                let slot: u32 = text
+                    .parse()
+                    .map_err(|_not_one| self.damaged(at, "a memo number is not written as one"))?;
+                if op == b'g' {
+                    self.recall(slot, at)?;
+                } else {
+                    self.memoize(slot as usize, at)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn integer(&mut self, number: i128) {
+        const SMALL: std::ops::Range<i128> = -(1 << 59)..1 << 59;
+        if SMALL.contains(&number) {
+            self.push(Kind::Int(number as i64));
+        } else {
+            self.heap.bigs.push(number);
+            self.push(Kind::Big(self.heap.bigs.len() as u32 - 1));
+        }
+    }
+
+    pub(super) fn push_text(&mut self, text: &[u8]) {
+        let id = self.builder.strings.intern(text);
+        self.push(Kind::Str(id));
+    }
+
+    pub(super) fn depth(&self) -> usize {
+        self.stack.len()
+    }
+
+    pub(super) fn take_top(&mut self, at: u64) -> Result<Val, ReadError> {
+        self.pop(at)
+    }
+
+    pub(super) fn float(&mut self, number: f64) {
+        self.heap.floats.push(number);
+        self.push(Kind::Float(self.heap.floats.len() as u32 - 1));
+    }
+
+    #[inline]
+    pub(super) fn push(&mut self, kind: Kind) {
         self.stack.push(kind.into());
     }
 
@@ -389,13 +479,7 @@ impl<R: Read> Machine<R> {
 
     fn long(&mut self, len: u64) -> Result<(), ReadError> {
         let number = self.source.take(len, "a number", signed_little_endian)?;
-        const SMALL: std::ops::Range<i128> = -(1 << 59)..1 << 59;
-        if SMALL.contains(&number) {
-            self.push(Kind::Int(number as i64));
-        } else {
-            self.heap.bigs.push(number);
-            self.push(Kind::Big(self.heap.bigs.len() as u32 - 1));
-        }
+        self.integer(number);
         Ok(())
     }
 
@@ -446,7 +530,7 @@ impl<R: Read> Machine<R> {
     }
 
     /// SETITEM and SETITEMS: the values from `from` on, in pairs, into the dict below them.
-    fn set_items(&mut self, from: usize, at: u64) -> Result<(), ReadError> {
+    pub(super) fn set_items(&mut self, from: usize, at: u64) -> Result<(), ReadError> {
         let (Some(below), true) = (from.checked_sub(1), (self.stack.len() - from).is_multiple_of(2)) else {
             return Err(self.damaged(at, "the values of a dict do not come in pairs"));
         };
@@ -476,18 +560,22 @@ impl<R: Read> Machine<R> {
         Ok(())
     }
 
-    /// APPEND and APPENDS: the values from `from` on to the list below them.
-    fn append_items(&mut self, from: usize, at: u64) -> Result<(), ReadError> {
+    /// APPEND and APPENDS: the values from `from` on to the list below them. A list that is filled one by one, or in
+    /// parts of a thousand, may still grow; any other is complete.
+    pub(super) fn append_items(&mut self, from: usize, at: u64, is_one: bool) -> Result<(), ReadError> {
         let Some(below) = from.checked_sub(1) else {
             return Err(self.damaged(at, "values are put into a list that is not there"));
         };
         if self.stack.len() == from {
             return Ok(());
         }
+        self.finish_dicts(from, at)?;
         let target = self.current(self.stack[below]);
         match target.kind() {
             Kind::EmptyList(slot) => {
-                let filled = match self.stack_of_frames(from) {
+                let may_grow = is_one || self.stack.len() - from == BATCH;
+                let stack = if may_grow { None } else { self.stack_of_frames(from) };
+                let filled = match stack {
                     Some(stack) => Kind::Stack(stack).into(),
                     None => {
                         let object = self.list_from(from);
@@ -497,16 +585,11 @@ impl<R: Read> Machine<R> {
                 self.replace(below, slot, filled);
             }
             Kind::Stack(stack) => {
-                // A stack of more than a thousand frames comes in parts. It is a plain list from here on, so
-                // that many small parts cost no more than one large one.
+                // No pickler of Python's goes on after a short part; whoever does gets a plain list.
                 let frames = self.builder.stacks.frame_ids(stack).iter();
                 let mut items: Vec<Val> = frames.map(|id| Kind::Frame(FrameId(*id)).into()).collect();
                 items.extend_from_slice(&self.stack[from..]);
-                let list = self.heap.add(Object::List(items));
-                for slot in self.memo.iter_mut().rev().take(MEMO_LOOKBACK).filter(|val| **val == target) {
-                    *slot = list;
-                }
-                self.stack[below] = list;
+                self.stack[below] = self.heap.add(Object::List(items));
             }
             Kind::Object(object) => {
                 let more = self.list_from(from);
@@ -531,6 +614,26 @@ impl<R: Read> Machine<R> {
             _ => return Err(self.damaged(at, "values are put into a list that is none")),
         }
         self.stack.truncate(from);
+        Ok(())
+    }
+
+    /// Makes rows and frames of dicts that were filled entry by entry, as protocol 0 does: they are complete once
+    /// they go into a list.
+    fn finish_dicts(&mut self, from: usize, at: u64) -> Result<(), ReadError> {
+        for place in from..self.stack.len() {
+            let Kind::Object(object) = self.stack[place].kind() else { continue };
+            match &self.heap.objects[object as usize] {
+                Object::Became(val) => self.stack[place] = *val,
+                Object::Dict(entries) if entries.len() > 1 => {
+                    let items: Vec<Val> = entries.iter().flat_map(|(key, val)| [*key, *val]).collect();
+                    if let Some(val) = self.builder.row(&items, &self.heap, &mut self.findings, at)? {
+                        self.heap.objects[object as usize] = Object::Became(val);
+                        self.stack[place] = val;
+                    }
+                }
+                _ => {}
+            }
+        }
         Ok(())
     }
 
@@ -573,7 +676,7 @@ impl<R: Read> Machine<R> {
     }
 
     #[cold]
-    fn damaged(&self, at: u64, what: &str) -> ReadError {
+    pub(super) fn damaged(&self, at: u64, what: &str) -> ReadError {
         ReadError::new(ReadError::DAMAGED, at, format!("the pickle is damaged at byte {at}: {what}"))
     }
 }
@@ -581,8 +684,8 @@ impl<R: Read> Machine<R> {
 /// Values that may wait on the stack of even the smallest file.
 const MAX_WAITING: usize = 65_536;
 
-/// A list that grows in parts was stored shortly before: between two parts lie at most 1000 items and their own.
-const MEMO_LOOKBACK: usize = 4096;
+/// Python's picklers fill containers in parts of this many.
+const BATCH: usize = 1000;
 
 /// A two's complement number of any length; beyond 16 bytes it is cut to the range of an `i128`.
 fn signed_little_endian(bytes: &[u8]) -> i128 {
@@ -593,6 +696,55 @@ fn signed_little_endian(bytes: &[u8]) -> i128 {
     let mut number = [if is_negative { 0xff } else { 0 }; 16];
     number[..bytes.len()].copy_from_slice(bytes);
     i128::from_le_bytes(number)
+}
+
+/// A text as Python 2 quotes it.
+fn unquoted(text: &str) -> Vec<u8> {
+    let inner = text.get(1..text.len().saturating_sub(1)).unwrap_or("");
+    let mut bytes = Vec::with_capacity(inner.len());
+    let mut rest = inner.bytes();
+    while let Some(byte) = rest.next() {
+        if byte != b'\\' {
+            bytes.push(byte);
+            continue;
+        }
+        match rest.next() {
+            Some(b'n') => bytes.push(b'\n'),
+            Some(b't') => bytes.push(b'\t'),
+            Some(b'r') => bytes.push(b'\r'),
+            Some(b'x') => {
+                let digits = [rest.next(), rest.next()].map(|digit| digit.map_or(0, |digit| digit));
+                let code = std::str::from_utf8(&digits).ok().and_then(|hex| u8::from_str_radix(hex, 16).ok());
+                bytes.push(code.unwrap_or(b'?'));
+            }
+            Some(other) => bytes.push(other),
+            None => {}
+        }
+    }
+    bytes
+}
+
+/// A text of which some characters are written as `\uXXXX` or `\UXXXXXXXX`.
+fn unescaped(text: &str) -> String {
+    let mut whole = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find('\\') {
+        whole.push_str(&rest[..at]);
+        let digits = match rest.as_bytes().get(at + 1) {
+            Some(b'u') => 4,
+            Some(b'U') => 8,
+            _ => 0,
+        };
+        let code = rest.get(at + 2..at + 2 + digits).filter(|hex| !hex.is_empty());
+        if let Some(code) = code.and_then(|hex| u32::from_str_radix(hex, 16).ok()) {
+            whole.push(char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER));
+            rest = &rest[at + 2 + digits..];
+        } else {
+            whole.push('\\');
+            rest = &rest[at + 1..];
+        }
+    }
+    whole + rest
 }
 
 /// The sentence for an opcode that no snapshot has.
@@ -621,9 +773,7 @@ fn refusal(op: u8, at: u64) -> ReadError {
         return ReadError::new(ReadError::REFUSED, at, message);
     }
     let unread = match op {
-        b'I' | b'L' | b'S' | b'V' | b'F' | b'g' | b'p' | b'T' | b'U' => {
-            Some("an opcode of protocol 0 or 1, which this version does not read")
-        }
+        b'T' | b'U' => Some("a text of Python 2"),
         b'B' | b'C' | 0x8e | 0x96..=0x98 => Some("a bytes object, which no memory snapshot holds"),
         0x8f..=0x91 => Some("a set, which no memory snapshot holds"),
         b'2' => Some("DUP, which no pickler of snapshots writes"),

@@ -525,7 +525,7 @@ impl Builder {
         heap: Heap,
         mut findings: Findings,
         top: Val,
-        protocol: u8,
+        wrapping: String,
         content_bytes: u64,
     ) -> Result<Snapshot, ReadError> {
         let parts = self.parts(&heap, top, &mut findings)?;
@@ -553,7 +553,7 @@ impl Builder {
             .filter(|device| !device.events.is_empty() || !device.segments.is_empty())
             .collect();
         Ok(Snapshot {
-            wrapping: vec![format!("pickle{protocol}")],
+            wrapping: vec![wrapping],
             content_bytes,
             producer,
             strings: self.strings,
@@ -656,7 +656,7 @@ impl Builder {
                     }
                     Value::Dict(values)
                 }
-                Object::Run(..) => Value::None,
+                Object::Run(..) | Object::Became(_) => Value::None,
             },
             _ => Value::None,
         }
@@ -668,6 +668,7 @@ impl Builder {
                 Object::List(items) => items.len(),
                 Object::Run(_, start, end) => (end - start) as usize,
                 Object::Dict(entries) => entries.len(),
+                Object::Became(_) => 0,
             },
             _ => 0,
         };

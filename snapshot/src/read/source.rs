@@ -74,6 +74,34 @@ impl<R: Read> Source<R> {
         Ok(taken)
     }
 
+    /// The bytes up to the next line feed, without it.
+    pub(crate) fn line(&mut self, what: &'static str) -> Result<Vec<u8>, ReadError> {
+        let mut line = Vec::new();
+        loop {
+            let have = &self.buf[self.pos..self.end];
+            if let Some(at) = have.iter().position(|byte| *byte == b'\n') {
+                line.extend_from_slice(&have[..at]);
+                self.pos += at + 1;
+                return Ok(line);
+            }
+            line.extend_from_slice(have);
+            self.pos = self.end;
+            self.fill(1, what)?;
+        }
+    }
+
+    /// The next byte, left in place; nothing at the end.
+    pub(crate) fn peek(&mut self) -> Result<Option<u8>, ReadError> {
+        if self.pos == self.end {
+            self.base += self.end as u64;
+            (self.pos, self.end) = (0, 0);
+            if !self.refill()? {
+                return Ok(None);
+            }
+        }
+        Ok(Some(self.buf[self.pos]))
+    }
+
     fn take_long<T>(
         &mut self,
         n: u64,

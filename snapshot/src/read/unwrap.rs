@@ -1,4 +1,4 @@
-//! Takes off gzip and zstd, and bounds what may come out.
+//! Takes off gzip, zstd and HTML, and bounds what may come out.
 
 use std::io::{self, Read};
 use std::sync::Arc;
@@ -43,6 +43,7 @@ pub(crate) fn unwrap<'a>(
         wrapping.push(wrapper);
         reader = match wrapper {
             "gzip" => Box::new(flate2::read::MultiGzDecoder::new(rest)),
+            "html" => super::html::pickle_inside(rest)?,
             _ => zstd_reader(rest)?,
         };
     }
@@ -52,6 +53,7 @@ fn wrapper(head: &[u8]) -> Option<&'static str> {
     match head {
         [0x1f, 0x8b, ..] => Some("gzip"),
         [0x28, 0xb5, 0x2f, 0xfd, ..] => Some("zstd"),
+        _ if looks_like_html(head) => Some("html"),
         _ => None,
     }
 }
@@ -63,22 +65,11 @@ fn stranger(head: &[u8]) -> Result<(), ReadError> {
             let message = "the file is empty: the dump was probably interrupted; take the snapshot again";
             return Err(ReadError::new(ReadError::EMPTY, 0, message));
         }
-        [0x80, ..] => return Ok(()),
+        // A pickle, protocol 2 and later; the opcodes that protocols 0 and 1 begin with; JSON.
+        [0x80 | b'(' | b'c' | b']' | b'}' | b'{' | b'[', ..] => return Ok(()),
         [b'P', b'K', 3, 4, ..] => {
             "this is a zip archive, as torch.save writes checkpoints, not a memory snapshot; \
              snapshots come from torch.cuda.memory._dump_snapshot()"
-        }
-        _ if looks_like_html(head) => {
-            "this is an HTML page, not a memory snapshot; \
-             download the pickle itself (a login page in its place is a common cause)"
-        }
-        [b'{' | b'[', ..] => {
-            "this is JSON, not the pickle that torch.cuda.memory._dump_snapshot() writes; \
-             give the pickle itself"
-        }
-        [b'(' | b'c' | b']' | b'}', ..] => {
-            "this is a pickle of protocol 0 or 1, which this version does not read; \
-             write it again with pickle.dump(snapshot, file, protocol=4)"
         }
         _ => {
             "this is not a pickle: the first byte is not one that torch.cuda.memory._dump_snapshot() \

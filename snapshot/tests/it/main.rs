@@ -2,5 +2,6 @@
 
 mod exact;
 mod hostile;
+mod wrapped;
 mod pack;
 mod pictures;
