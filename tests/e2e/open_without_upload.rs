@@ -26,6 +26,10 @@ async fn a_dropped_file_is_drawn_and_nothing_of_it_reaches_the_server() {
     assert!(browser.address().await.contains("/file"), "{}", browser.address().await);
     browser.screenshot("dropped").await;
     let requests = wire.requests();
+    assert!(
+        requests.iter().any(|request| request == "GET /engine_bg.wasm"),
+        "the wire saw too little: {requests:?}"
+    );
     assert!(requests.iter().all(|request| request.starts_with("GET ")), "{requests:?}");
     assert!(!requests.iter().any(|request| request.contains("/snapshots")), "{requests:?}");
 

@@ -1,5 +1,8 @@
 //! Someone opens the dashboard and looks for the rank that needs the most memory.
 
+use std::time::Duration;
+
+use thirtyfour::By;
 use tidegauge_api::{Place, snapshot::State};
 use tidegauge_tests::{Browser, Server, eventually, place::fixture};
 
@@ -73,18 +76,26 @@ async fn from_the_dashboard_to_the_grid_to_a_timeline_and_into_it() {
     #[expect(clippy::cast_possible_truncation, reason = "CSS pixels of a window")]
     let (width, height) = (size.width as i64, size.height as i64);
     let tooltip = eventually("a tooltip that names an allocation", || async {
-        // The lower half of the picture is full of memory, wherever the mouse stands in it.
-        browser.hover(&timeline, width / 3, height * 3 / 5).await;
-        browser.hover(&timeline, width / 2, height * 3 / 5).await;
-        let shown = browser.driver().find(thirtyfour::By::Css("[data-testid='tooltip']")).await;
-        let text = match shown {
-            Ok(tooltip) => tooltip.text().await.unwrap_or_default(),
-            Err(_) => String::new(),
-        };
-        if text.contains("iB") { Ok(text) } else { Err(format!("a tooltip of `{text}`")) }
+        // Large allocations lie at the bottom of the picture; a tooltip follows a mouse that moves.
+        let mut seen = String::new();
+        for percent in [92, 88, 84, 80, 76, 72] {
+            browser.hover(&timeline, width * 40 / 100, height * percent / 100).await;
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            let shown = browser.driver().find(By::Css("[data-testid='tooltip']")).await;
+            seen = match shown {
+                Ok(tooltip) => tooltip.text().await.unwrap_or_default(),
+                Err(_) => String::new(),
+            };
+            if seen.contains("click to pin") {
+                return Ok(seen);
+            }
+        }
+        Err(format!("a tooltip of `{seen}`"))
     })
     .await;
-    assert!(tooltip.contains("KiB") || tooltip.contains("MiB") || tooltip.contains("GiB"), "{tooltip}");
+    let title = tooltip.lines().next().unwrap_or_default();
+    assert!(["KiB", "MiB", "GiB"].iter().any(|unit| title.contains(unit)), "no size in `{title}`");
+    assert!(tooltip.contains("event"), "no lifetime in `{tooltip}`");
     browser.screenshot("tooltip").await;
 
     let before = browser.address().await;

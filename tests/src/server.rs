@@ -1,14 +1,15 @@
 //! A real server on a free port, with a data folder of its own.
 
 use std::{
-    fs,
+    fs::{self, OpenOptions},
     io::{BufRead as _, BufReader},
     path::Path,
     process::{Child, Command, Stdio},
+    thread,
 };
 
 use serde::de::DeserializeOwned;
-use tempfile::TempDir;
+use tempfile::{NamedTempFile, TempDir};
 use tidegauge_api::{
     paths,
     place::Place,
@@ -25,20 +26,23 @@ pub struct Server {
     process: Process,
     address: String,
     data: TempDir,
+    /// What it says on stderr: shown when its test fails.
+    log: NamedTempFile,
 }
 
 impl Server {
     /// Starts one and waits until it listens.
     pub fn start() -> Self {
         let data = tempfile::tempdir().expect("a temporary folder can be made");
-        let (process, address) = spawn(data.path());
-        Self { process, address, data }
+        let log = NamedTempFile::new().expect("a temporary file can be made");
+        let (process, address) = spawn(data.path(), &log);
+        Self { process, address, data, log }
     }
 
     /// Kills it, as a power cut would, and starts it again on the same data and another port.
     pub fn kill_and_start_again(&mut self) {
         self.kill();
-        (self.process, self.address) = spawn(self.data.path());
+        (self.process, self.address) = spawn(self.data.path(), &self.log);
     }
 
     /// Kills it, as a power cut would.
@@ -122,6 +126,15 @@ impl Server {
     }
 }
 
+impl Drop for Server {
+    #[expect(clippy::print_stderr, reason = "the story behind a failed test")]
+    fn drop(&mut self) {
+        if thread::panicking() {
+            eprintln!("the server said:\n{}", fs::read_to_string(self.log.path()).unwrap_or_default());
+        }
+    }
+}
+
 /// A process that ends with its owner.
 #[derive(Debug)]
 struct Process(Child);
@@ -140,10 +153,11 @@ impl Drop for Process {
     }
 }
 
-fn spawn(data: &Path) -> (Process, String) {
+fn spawn(data: &Path, log: &NamedTempFile) -> (Process, String) {
     let mut command = Command::new(place::server());
     command.args(["--listen", "127.0.0.1:0", "--data"]).arg(data).arg("--site").arg(place::site());
-    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    let log = OpenOptions::new().append(true).open(log.path()).expect("the log is ours");
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
     let mut process = Process(command.spawn().expect("the server starts"));
     let mut stdout = BufReader::new(process.0.stdout.take().expect("its output is piped"));
     let mut line = String::new();
