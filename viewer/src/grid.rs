@@ -1,6 +1,7 @@
 //! One run's grid as the page uses it: which cell is where, what is next to it, what is usual in its column.
 
 use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::ops::Range;
 
 use tidegauge_api::run::{Grid, GridCell, GridRow};
@@ -35,12 +36,14 @@ impl Board {
     pub fn new(grid: Grid) -> Self {
         let spot = |cell: &GridCell| Spot { row: cell.row, column: cell.column };
         let by_spot = grid.cells.iter().enumerate().map(|(i, cell)| (spot(cell), i)).collect();
-        let medians = (0..grid.columns.len())
-            .map(|column| {
-                let in_column = grid.cells.iter().filter(|cell| cell.column as usize == column);
-                median(in_column.filter_map(|cell| cell.peak_allocated).collect())
-            })
-            .collect();
+        let mut by_column = vec![Vec::new(); grid.columns.len()];
+        for cell in &grid.cells {
+            if let (Some(peaks), Some(peak)) = (by_column.get_mut(cell.column as usize), cell.peak_allocated)
+            {
+                peaks.push(peak);
+            }
+        }
+        let medians = by_column.into_iter().map(median).collect();
         let scale = Scale::over(grid.cells.iter().filter_map(|cell| cell.peak_allocated));
         Self { grid, by_spot, medians, scale }
     }
@@ -48,6 +51,20 @@ impl Board {
     /// The cell at a spot, if it holds something.
     pub fn cell(&self, spot: Spot) -> Option<&GridCell> {
         self.by_spot.get(&spot).map(|i| &self.grid.cells[*i])
+    }
+
+    /// A number that changes with whatever a row shows, so that only rows that changed are built again.
+    pub fn row_fingerprint(&self, row: u32) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        let spots = Spot { row, column: 0 }..=Spot { row, column: u32::MAX };
+        for (spot, i) in self.by_spot.range(spots) {
+            let cell = &self.grid.cells[*i];
+            (spot.column, cell.state.as_str(), cell.peak_allocated, &cell.label, &cell.snapshots)
+                .hash(&mut hasher);
+        }
+        (self.grid.rows.get(row as usize).map(row_label), self.grid.columns.len()).hash(&mut hasher);
+        self.scale.map(|scale| (scale.low, scale.high)).hash(&mut hasher);
+        hasher.finish()
     }
 
     /// Median of the allocated peaks in a column.
@@ -297,6 +314,21 @@ mod tests {
         assert_eq!(column_phrase("2–5"), "steps 2–5");
         assert_eq!(column_phrase("7 oom"), "step 7 oom");
         assert_eq!(column_phrase("exit"), "exit");
+    }
+
+    #[test]
+    fn a_row_s_fingerprint_changes_with_what_it_shows_and_with_nothing_else() {
+        let prints = |picture: &str| {
+            let board = board(picture);
+            [board.row_fingerprint(0), board.row_fingerprint(1)]
+        };
+        let before = prints("1 9\n. 4");
+        assert_eq!(prints("1 9\n. 4"), before);
+        let after = prints("1 9\n3 4");
+        assert_eq!(after[0], before[0]);
+        assert_ne!(after[1], before[1]);
+        // A new highest peak colors every row anew.
+        assert_ne!(prints("1 9\n. 99")[0], before[0]);
     }
 
     #[test]

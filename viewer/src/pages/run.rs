@@ -229,15 +229,28 @@ fn Cells(board: Signal<Arc<Board>>, focus: RwSignal<Spot>, hover: RwSignal<Optio
         let number = |name: &str| cell.get_attribute(name)?.parse().ok();
         Some(Spot { row: number("data-row")?, column: number("data-column")? })
     };
-    let body = move || {
-        let board = board.get();
+    let has_numbers = Memo::new(move |_| cell_width_css.get() >= NUMBER_WIDTH_CSS);
+    // A row is built again only when what it shows has changed.
+    let keyed_rows = move || {
         let (first, last, n_rows) = rows.get();
-        let has_numbers = cell_width_css.get() >= NUMBER_WIDTH_CSS;
-        let above = format!("height:{:.0}px", first as f64 * ROW_HEIGHT_CSS);
-        let below = format!("height:{:.0}px", n_rows.saturating_sub(last) as f64 * ROW_HEIGHT_CSS);
-        let rows: Vec<_> =
-            (first..last.min(n_rows)).map(|row| row_view(&board, row, focus, has_numbers)).collect();
-        view! { <div style=above></div> {rows} <div style=below></div> }
+        let has_numbers = has_numbers.get();
+        let board = board.get();
+        (first..last.min(n_rows))
+            .map(|row| (row as u32, board.row_fingerprint(row as u32), has_numbers))
+            .collect::<Vec<_>>()
+    };
+    let build_row = move |(row, _, has_numbers): (u32, u64, bool)| {
+        board.with_untracked(|board| row_view(board, row, has_numbers))
+    };
+    let above = move || format!("height:{:.0}px", rows.get().0 as f64 * ROW_HEIGHT_CSS);
+    let below = move || {
+        let (_, last, n_rows) = rows.get();
+        format!("height:{:.0}px", n_rows.saturating_sub(last) as f64 * ROW_HEIGHT_CSS)
+    };
+    let ring = move || {
+        let Spot { row, column } = focus.get();
+        let left = HEAD_WIDTH_CSS + f64::from(column) * cell_width_css.get();
+        format!("left:{left:.0}px;top:{:.0}px", f64::from(row + 1) * ROW_HEIGHT_CSS)
     };
     let heads = move || {
         let board = board.get();
@@ -273,7 +286,10 @@ fn Cells(board: Signal<Arc<Board>>, focus: RwSignal<Spot>, hover: RwSignal<Optio
             }
         >
             <div class="grid-row grid-heads" role="row" aria-rowindex="1">{heads}</div>
-            {body}
+            <div style=above></div>
+            <For each=keyed_rows key=|row| *row children=build_row/>
+            <div style=below></div>
+            <div class="focus-ring" style=ring></div>
         </div>
     }
 }
@@ -307,15 +323,15 @@ fn bring_into_view(frame: &web_sys::HtmlElement, spot: Spot, cell_width_css: f64
     ));
 }
 
-fn row_view(board: &Board, row: usize, focus: RwSignal<Spot>, has_numbers: bool) -> impl IntoView + use<> {
-    let head = board.grid.rows.get(row).map(row_label).unwrap_or_default();
+fn row_view(board: &Board, row: u32, has_numbers: bool) -> impl IntoView + use<> {
+    let head = board.grid.rows.get(row as usize).map(row_label).unwrap_or_default();
     let cells: Vec<_> = (0..board.grid.columns.len())
         .map(|column| {
-            // Rows and columns are counted by u32 in what the server sends.
-            let spot = Spot { row: row as u32, column: column as u32 };
+            // Columns are counted by u32 in what the server sends.
+            let spot = Spot { row, column: column as u32 };
             match board.cell(spot) {
-                Some(cell) => cell_view(board, cell, spot, focus, has_numbers).into_any(),
-                None => nothing_view(spot, focus).into_any(),
+                Some(cell) => cell_view(board, cell, spot, has_numbers).into_any(),
+                None => nothing_view(spot).into_any(),
             }
         })
         .collect();
@@ -327,11 +343,10 @@ fn row_view(board: &Board, row: usize, focus: RwSignal<Spot>, has_numbers: bool)
     }
 }
 
-fn nothing_view(spot: Spot, focus: RwSignal<Spot>) -> impl IntoView {
+fn nothing_view(spot: Spot) -> impl IntoView {
     view! {
         <span
             class="cell nothing"
-            class:focused=move || focus.get() == spot
             role="gridcell"
             id=cell_id(spot)
             aria-label="nothing"
@@ -342,13 +357,7 @@ fn nothing_view(spot: Spot, focus: RwSignal<Spot>) -> impl IntoView {
     }
 }
 
-fn cell_view(
-    board: &Board,
-    cell: &GridCell,
-    spot: Spot,
-    focus: RwSignal<Spot>,
-    has_numbers: bool,
-) -> impl IntoView + use<> {
+fn cell_view(board: &Board, cell: &GridCell, spot: Spot, has_numbers: bool) -> impl IntoView + use<> {
     let row = board.grid.rows.get(spot.row as usize);
     let rank = row.and_then(|row| row.rank).map(|rank| rank.to_string());
     let role = row.map(|row| row.role.clone()).filter(|role| !role.is_empty());
@@ -373,7 +382,6 @@ fn cell_view(
     view! {
         <span
             class=format!("cell {}", cell.state.as_str())
-            class:focused=move || focus.get() == spot
             role="gridcell"
             id=cell_id(spot)
             aria-label=label

@@ -63,7 +63,9 @@ pub(crate) fn Snapshot(id: String) -> impl IntoView {
     let run =
         Memo::new(move |_| details.with(|details| details.as_ref().map(|details| details.run_id.clone())));
     let state = Memo::new(move |_| details.with(|details| details.as_ref().map(|details| details.state)));
-    let head = move || details.get().map(|details| view! { <Head details/> });
+    // Built again only by news: it asks for the run's grid.
+    let news = Memo::new(move |_| details.get());
+    let head = move || news.get().map(|details| view! { <Head details/> });
     let content = move || {
         let state = state.get();
         let details = details.get_untracked();
