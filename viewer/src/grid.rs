@@ -210,6 +210,15 @@ pub fn rows_in_view(scroll_top: f64, height: f64, row_height: f64, n_rows: usize
     first.saturating_sub(BEYOND).min(n_rows)..last.saturating_add(BEYOND).min(n_rows)
 }
 
+/// Every how-manyth column has room for its label, given the longest one.
+pub fn label_every(labels: impl Iterator<Item = usize>, cell_width_css: f64) -> usize {
+    /// Width of a digit at the grid's text size, and the gap between two labels, CSS pixels.
+    const DIGIT_CSS: f64 = 8.0;
+    const GAP_CSS: f64 = 6.0;
+    let longest = labels.max().unwrap_or(0) as f64;
+    ((longest * DIGIT_CSS + GAP_CSS) / cell_width_css).ceil().max(1.0) as usize
+}
+
 /// The median; of an even number, the lower of the middle two, so that it is one of them.
 fn median(mut values: Vec<u64>) -> Option<u64> {
     values.sort_unstable();
@@ -329,6 +338,13 @@ mod tests {
         assert_ne!(after[1], before[1]);
         // A new highest peak colors every row anew.
         assert_ne!(prints("1 9\n. 99")[0], before[0]);
+    }
+
+    #[test]
+    fn labels_that_would_touch_are_left_out() {
+        assert_eq!(label_every([1, 3].into_iter(), 96.0), 1);
+        assert_eq!(label_every([1, 3].into_iter(), 14.0), 3);
+        assert_eq!(label_every(std::iter::empty(), 14.0), 1);
     }
 
     #[test]

@@ -17,6 +17,12 @@ pub(crate) fn Unanswered(
     #[prop(optional_no_strip)] sentence: Option<&'static str>,
     children: Children,
 ) -> impl IntoView {
+    let sentence = sentence.or_else(|| {
+        // The server's own sentence is for programs.
+        let words =
+            "This server asks for its token: give it here, and this browser keeps it until it is closed";
+        failure.asks_for_token().then_some(words)
+    });
     let sentence = sentence.map_or_else(|| failure.sentence(), str::to_owned);
     let token = failure.asks_for_token().then(|| view! { <TokenForm/> });
     view! { <Problem sentence>{token} {children()}</Problem> }

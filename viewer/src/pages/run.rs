@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use leptos::html;
 use leptos::prelude::*;
-use tidegauge_api::run::GridCell;
+use tidegauge_api::run::{GridCell, GridColumn};
 use tidegauge_api::snapshot::State;
 use wasm_bindgen::JsCast as _;
 
@@ -15,7 +15,7 @@ use crate::components::polling::{poll, seconds};
 use crate::components::size::{Size, size_or_dash};
 use crate::components::unanswered::Unanswered;
 use crate::format::{ago, bytes, count, counted, difference, exact_bytes};
-use crate::grid::{Board, Spot, column_phrase, row_label, rows_in_view, state_phrase};
+use crate::grid::{Board, Spot, column_phrase, label_every, row_label, rows_in_view, state_phrase};
 use crate::heat::{self, Scale};
 use crate::link::{Route, View};
 
@@ -254,9 +254,15 @@ fn Cells(board: Signal<Arc<Board>>, focus: RwSignal<Spot>, hover: RwSignal<Optio
     };
     let heads = move || {
         let board = board.get();
-        let heads: Vec<_> = board.grid.columns.iter().enumerate().map(|(i, column)| {
-            view! { <span role="columnheader" aria-colindex=(i + 2).to_string() title=column_phrase(&column.label)>{column.label.clone()}</span> }
-        }).collect();
+        let columns = &board.grid.columns;
+        let every =
+            label_every(columns.iter().map(|column| column.label.chars().count()), cell_width_css.get());
+        let head = |(i, column): (usize, &GridColumn)| {
+            let label = i.is_multiple_of(every).then(|| column.label.clone());
+            let index = (i + 2).to_string();
+            view! { <span role="columnheader" aria-colindex=index title=column_phrase(&column.label)>{label}</span> }
+        };
+        let heads: Vec<_> = columns.iter().enumerate().map(head).collect();
         view! { <span role="columnheader" aria-colindex="1" class="corner">"step"</span> {heads} }
     };
     let template = move || {
