@@ -49,10 +49,11 @@ pub struct Sidecar {
     /// Unix epoch, microseconds: when the snapshot was taken.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub captured_at_us: Option<i64>,
-    /// Milliseconds the training thread spent, by part: "snapshot", "clear", "serialize".
+    /// Milliseconds the training thread spent, by part: "statistics", "snapshot", "clear".
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub capture_ms: BTreeMap<String, f64>,
-    /// Microseconds between reading the history and clearing it, in which other threads' events can be lost.
+    /// Microseconds from the beginning of reading the history to the end of clearing it, in which other threads'
+    /// events can be lost.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gap_us: Option<u64>,
     /// `torch.cuda.memory_stats()` at the snapshot, by device ordinal.

@@ -20,7 +20,7 @@ use crate::{
     courier::{Courier, Left, Parcel},
     notices::Notices,
     outbox::Outbox,
-    plan::{Due, Steps, Windows},
+    plan::{Due, Numbers, Steps, Windows},
     recorder::{Group, Recorder, RecorderError, Statistics, Unwritten},
     settings::Settings,
     whereabouts::{Surroundings, Whereabouts},
@@ -175,14 +175,23 @@ impl Session {
             Ok(courier) => {
                 self.state = State::Recording;
                 self.courier = Some(courier);
-                self.notices.say(format_args!(
-                    "recording run {}, steps {}, to {}",
-                    self.whereabouts.run,
-                    self.settings.steps,
-                    self.settings.server.address()
-                ));
+                // Steps that ended before are not in the history.
+                self.windows.cleared();
+                self.say_that_it_records();
             }
             Err(reason) => self.stand_down(&reason),
+        }
+    }
+
+    /// One line per run, not one per rank, unless ranks were chosen.
+    fn say_that_it_records(&self) {
+        if self.whereabouts.rank == 0 || self.settings.ranks != Numbers::All {
+            self.notices.say(format_args!(
+                "recording run {}, steps {}, to {}",
+                self.whereabouts.run,
+                self.settings.steps,
+                self.settings.server.address()
+            ));
         }
     }
 
@@ -570,6 +579,20 @@ mod tests {
         assert_eq!(play("1"), "record:77 read clear:77 stop");
         let [request] = server.received().try_into().unwrap();
         assert_eq!((request.sidecar().place.rank, request.sidecar().world_size), (Some(1), Some(2)));
+    }
+
+    #[test]
+    fn steps_before_the_device_was_used_are_in_no_window() {
+        let (server, outbox, double) =
+            (FakeServer::that_takes_all(), TempDir::new().unwrap(), Double::default());
+        let mut session = session(&server.address, &outbox, &double, &[("steps", "4")]);
+        session.step(None);
+        session.step(None);
+        session.begin();
+        session.step(None);
+        session.step(None);
+        session.stop();
+        assert_eq!(cells(&server.received()), [pair("3–4", "")]);
     }
 
     #[test]
