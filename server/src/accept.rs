@@ -140,8 +140,8 @@ async fn keep(app: &Arc<App>, upload: Upload, spooled: Spooled, promise: Promise
         return Ok(Claimed::Here(here));
     }
     let bytes = spooled.bytes;
-    let store = Arc::clone(app);
-    let keeping = tokio::task::spawn_blocking(move || store.store.keep(spooled));
+    let keeper = Arc::clone(app);
+    let keeping = tokio::task::spawn_blocking(move || keeper.store.keep(spooled));
     if keeping.await?.context("cannot keep an original")? {
         app.space.add_stored(bytes);
     }
