@@ -18,17 +18,18 @@ impl FreeRanges {
         if start >= end {
             return;
         }
-        if let Some((before, (before_end, before_segment))) = self.by_start.range(..start).next_back() {
-            if *before_end == start && *before_segment == segment {
-                start = *before;
-            }
+        if let Some((before, (before_end, before_segment))) = self.by_start.range(..start).next_back()
+            && *before_end == start
+            && *before_segment == segment
+        {
+            start = *before;
         }
-        if let Some((after_end, after_segment)) = self.by_start.get(&end) {
-            if *after_segment == segment {
-                let after = end;
-                end = *after_end;
-                self.by_start.remove(&after);
-            }
+        if let Some((after_end, after_segment)) = self.by_start.get(&end)
+            && *after_segment == segment
+        {
+            let after = end;
+            end = *after_end;
+            self.by_start.remove(&after);
         }
         self.by_start.insert(start, (end, segment));
     }
@@ -84,10 +85,10 @@ impl Mapped {
         if start >= end {
             return;
         }
-        if let Some((before, before_end)) = self.by_start.range(..=start).next_back() {
-            if *before_end >= start {
-                (start, end) = (*before, end.max(*before_end));
-            }
+        if let Some((before, before_end)) = self.by_start.range(..=start).next_back()
+            && *before_end >= start
+        {
+            (start, end) = (*before, end.max(*before_end));
         }
         while let Some((after, after_end)) = self.by_start.range(start..=end).next() {
             let after = *after;

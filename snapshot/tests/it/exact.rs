@@ -66,10 +66,10 @@ fn check(path: &Path, oracle: &Value, wrong: &mut Vec<String>) -> usize {
             continue;
         }
         n += 1;
-        if let (true, false, Some(peak)) = (is_whole, skips, level(stats, "peak")) {
-            if replay.peak != peak {
-                wrong.push(format!("{name} device {ordinal}: peak {:?}, torch says {peak:?}", replay.peak));
-            }
+        if let (true, false, Some(peak)) = (is_whole, skips, level(stats, "peak"))
+            && replay.peak != peak
+        {
+            wrong.push(format!("{name} device {ordinal}: peak {:?}, torch says {peak:?}", replay.peak));
         }
         if replay.doubts.end_mismatch > 0 && !skips {
             wrong.push(format!("{name} device {ordinal}: {:?}", replay.doubts));
