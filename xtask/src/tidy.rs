@@ -24,7 +24,11 @@ const MAY_KNOW: [(&str, Option<&[&str]>); 12] = [
     ("tidegauge-api", Some(&["tidegauge-snapshot"])),
     ("tidegauge-capture-agent", Some(&["tidegauge-api", "tidegauge-snapshot"])),
     ("tidegauge-cli", Some(&["tidegauge-capture-agent", "tidegauge-api", "tidegauge-snapshot"])),
-    ("tidegauge-python", Some(&["tidegauge-capture-agent", "tidegauge-api", "tidegauge-snapshot"])),
+    // The wheel brings the program along.
+    (
+        "tidegauge-python",
+        Some(&["tidegauge-cli", "tidegauge-capture-agent", "tidegauge-api", "tidegauge-snapshot"]),
+    ),
     ("tidegauge-server", Some(&["tidegauge-api", "tidegauge-snapshot"])),
     ("tidegauge-viewer", Some(&["tidegauge-api", "tidegauge-snapshot"])),
     ("tidegauge-engine", Some(&["tidegauge-api", "tidegauge-snapshot"])),

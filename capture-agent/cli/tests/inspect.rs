@@ -13,7 +13,7 @@ fn tidegauge(arguments: &[&str]) -> Output {
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("TIDEGAUGE_")) {
         command.env_remove(name);
     }
-    command.args(arguments).output().unwrap()
+    command.args(arguments).output().expect("the program starts")
 }
 
 fn status(arguments: &[&str]) -> Option<i32> {
@@ -21,7 +21,7 @@ fn status(arguments: &[&str]) -> Option<i32> {
 }
 
 fn json(output: &Output) -> Value {
-    serde_json::from_slice(&output.stdout).unwrap()
+    serde_json::from_slice(&output.stdout).expect("standard output is JSON")
 }
 
 fn fixture(name: &str) -> PathBuf {
