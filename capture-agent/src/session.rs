@@ -77,25 +77,25 @@ impl Session {
     /// A session that waits for its device.
     pub fn new(
         settings: Settings,
-        recorder: Box<dyn Recorder>,
+        mut recorder: Box<dyn Recorder>,
         process: Process,
         notices: Arc<Notices>,
     ) -> Self {
         let windows = Windows::new(settings.steps.clone(), settings.window);
-        let mut session = Self {
-            whereabouts: Whereabouts::find(&settings.said, surroundings(&process, None)),
+        let whereabouts = Whereabouts::find(&settings.said, surroundings(&process, recorder.group()));
+        let (is_settled, n_failures, state, courier) = (false, 0, State::Waiting, None);
+        Self {
             settings,
             recorder,
             process,
             notices,
             windows,
-            is_settled: false,
-            n_failures: 0,
-            state: State::Waiting,
-            courier: None,
-        };
-        session.look_around();
-        session
+            whereabouts,
+            is_settled,
+            n_failures,
+            state,
+            courier,
+        }
     }
 
     /// The device is there: recording begins, if this rank is chosen.
@@ -140,11 +140,6 @@ impl Session {
     /// Whether this rank is chosen, as far as it is known.
     pub fn is_chosen(&self) -> bool {
         self.settings.ranks.contains(self.whereabouts.rank.into())
-    }
-
-    /// Whether nothing more will come of it.
-    pub fn is_over(&self) -> bool {
-        self.state == State::Over
     }
 
     fn look_around(&mut self) {
@@ -205,8 +200,12 @@ impl Session {
         );
         let outbox = outbox.map_err(|error| error.to_string())?;
         self.recorder.record(&self.settings.recording).map_err(|error| error.to_string())?;
-        Courier::start(outbox, self.settings.server.clone(), Arc::clone(&self.notices))
-            .map_err(|error| format!("no thread to write and send snapshots with: {error}"))
+        let courier = Courier::start(outbox, self.settings.server.clone(), Arc::clone(&self.notices));
+        if courier.is_err() {
+            // Whatever this says, the courier's error is the one to tell.
+            self.recorder.stop().ok();
+        }
+        courier.map_err(|error| format!("no thread to write and send snapshots with: {error}"))
     }
 
     fn clear(&mut self) {

@@ -197,7 +197,6 @@ impl Push {
     }
 }
 
-/// "12 snapshots sent to http://…"
 impl Tally {
     fn add(&mut self, details: &SnapshotDetails) {
         match details.already_here {
@@ -207,6 +206,7 @@ impl Tally {
         self.bytes += details.bytes;
     }
 
+    /// "12 snapshots sent to http://… (1.40 GiB), 2 there already"
     fn summary(&self, address: &str) -> String {
         let mut parts = vec![format!(
             "{} sent to {address} ({})",
@@ -254,7 +254,7 @@ fn is_no_snapshot(error: &PushError) -> bool {
     matches!(error, PushError::Refused(problem) if matches!(problem.status, 415 | 422))
 }
 
-/// "gpt, rank 3, step 2–5 (received)"
+/// "sent: gpt, actor, rank 3, step 2–5"
 fn outcome(details: &SnapshotDetails) -> String {
     let role = details.place.role.as_ref().map(|role| format!(", {role}")).unwrap_or_default();
     let rank = details.place.rank.map_or("no rank".to_owned(), |rank| format!("rank {rank}"));

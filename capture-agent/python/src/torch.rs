@@ -45,7 +45,10 @@ impl Torch {
             if is_available.unwrap_or(false) {
                 let mut versions = BTreeMap::from([
                     ("torch".to_owned(), version_text),
-                    ("python".to_owned(), Python::version_str().split(' ').next().unwrap_or_default().to_owned()),
+                    (
+                        "python".to_owned(),
+                        Python::version_str().split(' ').next().unwrap_or_default().to_owned(),
+                    ),
                 ]);
                 versions.extend(version_of(&package).map(|version| (backend.package.to_owned(), version)));
                 return Ok(Self { backend, module: module.unbind(), version, versions });
