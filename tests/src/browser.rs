@@ -1,13 +1,14 @@
 //! A real browser without a screen, and a person's hands and eyes.
 
 use std::{
-    env,
+    env, fs,
     io::{BufRead as _, BufReader},
     os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
 };
 
+use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use thirtyfour::{ChromiumLikeCapabilities as _, prelude::*};
@@ -158,14 +159,23 @@ impl Browser {
         self.run(script, vec![element]).await.as_u64().expect("a number of colors")
     }
 
-    /// Keeps a picture of the page as `NAME.png` in the folder `TIDEGAUGE_SCREENSHOTS` names, if it does.
+    /// Keeps a picture of the page, down to the last thing on it, as `NAME.png` in the folder that
+    /// `TIDEGAUGE_SCREENSHOTS` names, if it names one.
     pub async fn screenshot(&self, name: &str) {
         let Some(folder) = env::var_os("TIDEGAUGE_SCREENSHOTS").map(PathBuf::from) else { return };
-        std::fs::create_dir_all(&folder).expect("the folder for screenshots can be made");
-        self.driver
-            .screenshot(&folder.join(format!("{name}.png")))
-            .await
-            .expect("the browser takes a picture");
+        fs::create_dir_all(&folder).expect("the folder for screenshots can be made");
+        let script = "
+            const things = [...document.querySelectorAll('body *')].filter((thing) => !thing.children.length);
+            const bottom = Math.max(...things.map((thing) => thing.getBoundingClientRect().bottom));
+            return Math.min(innerHeight, Math.ceil(bottom) + 20);";
+        let height = self.run(script, vec![]).await;
+        let clip = json!({ "x": 0, "y": 0, "width": SIZE.0, "height": height, "scale": 1 });
+        let answer = self.driver.cdp().send_raw("Page.captureScreenshot", json!({ "clip": clip })).await;
+        let answer = answer.expect("the browser takes a picture");
+        let png = STANDARD
+            .decode(answer["data"].as_str().expect("a picture is base64"))
+            .expect("a picture is base64");
+        fs::write(folder.join(format!("{name}.png")), png).expect("the picture can be kept");
     }
 }
 

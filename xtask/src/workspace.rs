@@ -75,6 +75,9 @@ impl Workspace {
 
     /// A path as people read it: without the part they know.
     pub(crate) fn shown(&self, path: &Path) -> String {
+        if let Ok(made) = path.strip_prefix(&self.target) {
+            return Path::new("target").join(made).display().to_string();
+        }
         path.strip_prefix(&self.root).unwrap_or(path).display().to_string()
     }
 }
