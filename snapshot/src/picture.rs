@@ -3,15 +3,15 @@
 //! The x axis is the state index, the y axis bytes; allocations lie on one another in the order they were made.
 //! Drawing every life of a block as a polygon costs over a hundred corners each, since every free moves all
 //! that lies above. Instead each pixel column is a sample ([`index`]): it shows the state in it with the most
-//! active bytes, so that no peak vanishes, and stacks what is alive there ([`bands`]). Allocations less than half
-//! a pixel high are summed up in one exact "other" band. [`raster`] fills pixels, and for each the number of the
+//! active bytes, so that no peak vanishes, and stacks what is alive there ([`bands`]). Beyond some four thousand in a
+//! column, the smallest allocations are summed up in one exact "other" band. [`raster`] fills pixels, and for each the number of the
 //! allocation it shows.
 
 mod index;
 mod bands;
 mod raster;
 
-pub use bands::{Band, Bands};
+pub use bands::Bands;
 pub use index::Index;
 pub use raster::{ID_NONE, ID_OTHER, Palette, Raster};
 

@@ -186,6 +186,14 @@ pub fn replay(snapshot: &Snapshot, device: &Device) -> Replay {
     if other.doubts.weight() < first.doubts.weight() { other } else { first }
 }
 
+/// Events at the head of a trace that describe what was there already: torch_npu puts `workspace_snapshot`,
+/// `segment_alloc` and `alloc` there for each workspace, whenever it was made, and its segment beside the others.
+fn n_workspace_events(snapshot: &Snapshot, device: &Device) -> usize {
+    const TRIPLE: [Action; 3] = [Action::WORKSPACE_SNAPSHOT, Action::SEGMENT_ALLOC, Action::ALLOC];
+    let actions = &snapshot.trace.action[device.events.clone()];
+    TRIPLE.len() * actions.chunks(TRIPLE.len()).take_while(|chunk| *chunk == TRIPLE).count()
+}
+
 #[derive(Clone, Copy)]
 struct Live {
     row: u32,
@@ -207,6 +215,8 @@ struct HeadBlock {
 struct Replayer<'a> {
     snapshot: &'a Snapshot,
     device: &'a Device,
+    /// The first event that is not a description of torch_npu's workspaces.
+    first_event: usize,
     rounding: Rounding,
     /// Plain segments by address: size.
     segments: BTreeMap<u64, u64>,
@@ -223,6 +233,7 @@ impl<'a> Replayer<'a> {
         Self {
             snapshot,
             device,
+            first_event: device.events.start + n_workspace_events(snapshot, device),
             rounding,
             segments: BTreeMap::new(),
             free: FreeRanges::default(),
@@ -244,7 +255,9 @@ impl<'a> Replayer<'a> {
         self.reserve_columns();
         self.curves.push(head);
         for (state, event) in (1..).zip(self.device.events.clone()) {
-            self.step(event, state);
+            if event >= self.first_event {
+                self.step(event, state);
+            }
             self.curves.push(self.now);
             peak.requested = peak.requested.max(self.now.requested);
             peak.active = peak.active.max(self.now.active);
@@ -302,7 +315,7 @@ impl<'a> Replayer<'a> {
                 }
             }
         }
-        for event in self.device.events.clone().rev() {
+        for event in (self.first_event..self.device.events.end).rev() {
             let (address, size) = (trace.address[event], trace.size[event]);
             match trace.action[event] {
                 Action::ALLOC => {
@@ -526,5 +539,71 @@ impl<'a> Replayer<'a> {
             }
         }
         self.doubts.end_mismatch += (self.live.len() as u64).saturating_sub(n_active);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::StrId;
+
+    /// One device whose single segment is one block in use, and a trace of these events.
+    fn snapshot_of(block: (u64, u64), events: &[(Action, u64, u64)]) -> Snapshot {
+        let mut snapshot = Snapshot::default();
+        for (action, address, size) in events {
+            snapshot.trace.action.push(*action);
+            snapshot.trace.address.push(*address);
+            snapshot.trace.size.push(*size);
+            snapshot.trace.stream.push(0);
+            snapshot.trace.stack.push(StackId::NONE);
+            snapshot.trace.extra.push(0);
+        }
+        let (address, size) = block;
+        snapshot.segments.device.push(0);
+        snapshot.segments.address.push(address);
+        snapshot.segments.total_size.push(size);
+        snapshot.segments.stream.push(0);
+        snapshot.segments.kind.push(StrId(0));
+        snapshot.segments.pool.push((0, 0));
+        snapshot.segments.is_expandable.push(false);
+        snapshot.segments.stack.push(StackId::NONE);
+        snapshot.segments.blocks.push(0..1);
+        snapshot.blocks.address.push(address);
+        snapshot.blocks.size.push(size);
+        snapshot.blocks.requested.push(size);
+        snapshot.blocks.state.push(BlockState::Allocated);
+        snapshot.blocks.stack.push(StackId::NONE);
+        snapshot.devices.push(Device { ordinal: 0, events: 0..events.len(), segments: 0..1 });
+        snapshot
+    }
+
+    #[test]
+    fn an_npus_workspaces_are_older_than_the_window_that_describes_them() {
+        const MIB: u64 = 1 << 20;
+        let snapshot = snapshot_of(
+            (64 * MIB, 32 * MIB),
+            &[
+                (Action::WORKSPACE_SNAPSHOT, 64 * MIB, 32 * MIB),
+                (Action::SEGMENT_ALLOC, 64 * MIB, 32 * MIB),
+                (Action::ALLOC, 64 * MIB, 32 * MIB),
+                (Action::SEGMENT_ALLOC, 128 * MIB, 2 * MIB),
+                (Action::SEGMENT_FREE, 128 * MIB, 2 * MIB),
+            ],
+        );
+        let replay = replay(&snapshot, &snapshot.devices[0]);
+        assert_eq!(replay.n_preexisting, 1);
+        assert_eq!(replay.allocations.len(), 1);
+        assert_eq!(replay.curves.active, [32 * MIB; 6]);
+        assert_eq!(replay.curves.reserved, [32, 32, 32, 32, 34, 32].map(|n| n * MIB));
+        assert_eq!(replay.doubts, Doubts::default());
+    }
+
+    #[test]
+    fn an_allocation_on_memory_in_use_ends_the_older_one() {
+        let snapshot = snapshot_of((4096, 512), &[(Action::ALLOC, 4096, 512), (Action::ALLOC, 4096, 512)]);
+        let replay = replay(&snapshot, &snapshot.devices[0]);
+        assert_eq!(replay.doubts.alloc_on_live, 1);
+        assert_eq!(replay.end.active, 512);
+        assert_eq!(replay.allocations.to, [2, NEVER]);
     }
 }
