@@ -103,23 +103,32 @@ fn every_fixture_with_an_oracle_is_exact_current_and_peak() {
     }
 }
 
-/// Real files of other people, beside the project where someone has them; never part of it.
+/// A folder of snapshots that are not part of the project: the variable names it, or it lies beside the project.
+fn beside(variable: &str, name: &str) -> Option<PathBuf> {
+    let named = std::env::var_os(variable).map(PathBuf::from);
+    let folder =
+        named.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared").join(name));
+    if folder.is_dir() {
+        return Some(folder);
+    }
+    println!("skipped: there is no folder {}; {variable} can name another", folder.display());
+    None
+}
+
 #[test]
-fn more_snapshots_named_by_the_environment_are_exact() {
-    let Ok(folder) = std::env::var("TIDEGAUGE_MORE_SNAPSHOTS") else { return };
-    let found = with_oracle(Path::new(&folder));
+fn more_snapshots_of_the_allocator_are_exact_where_someone_has_them() {
+    let Some(folder) = beside("TIDEGAUGE_MORE_SNAPSHOTS", "generated") else { return };
+    let found = with_oracle(&folder);
     let mut wrong = Vec::new();
     let n: usize = found.iter().map(|(path, oracle)| check(path, oracle, &mut wrong)).sum();
-    assert!(n > 0, "no traces with an oracle in {folder}");
+    assert!(n > 0, "no traces with an oracle in {}", folder.display());
     println!("{n} device traces of {} files", found.len());
     assert!(wrong.is_empty(), "{} of {n} traces:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// A folder of public snapshots with `expected.json`, where someone has one.
 #[test]
-fn public_snapshots_named_by_the_environment_are_as_expected() {
-    let Ok(folder) = std::env::var("TIDEGAUGE_PUBLIC_SNAPSHOTS") else { return };
-    let folder = Path::new(&folder);
+fn public_snapshots_are_as_expected_where_someone_has_them() {
+    let Some(folder) = beside("TIDEGAUGE_PUBLIC_SNAPSHOTS", "corpus") else { return };
     let expected: Value =
         serde_json::from_slice(&std::fs::read(folder.join("expected.json")).unwrap()).unwrap();
     let mut wrong = Vec::new();

@@ -1,6 +1,6 @@
 //! Whole files: real snapshots against what the allocator itself reported, and hostile ones.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by it, with a message")]
+#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a test fails by it, with a message")]
 
 mod exact;
 mod hostile;
