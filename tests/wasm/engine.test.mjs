@@ -13,8 +13,8 @@ const { Engine } = await load();
 const folder = mkdtempSync(join(tmpdir(), "tidegauge-wasm-"));
 after(() => rmSync(folder, { recursive: true }));
 
-const isSnapshot = (name) => /\.(pickle|pkl)(\.zst|\.gz)?$/.test(name);
-const snapshots = readdirSync(fixtures).filter(isSnapshot).sort();
+const isSnapshot = (name) => /\.(pickle|html|json)(\.zst)?$/.test(name) && !name.endsWith(".oracle.json");
+const snapshots = readdirSync(fixtures, { recursive: true }).filter(isSnapshot).sort();
 
 /** What `tidegauge inspect --json` says. */
 function inspected(path) {

@@ -6,7 +6,7 @@
 use std::{
     collections::BTreeMap,
     fmt::Write as _,
-    fs,
+    fs::{self, File},
     path::{Path, PathBuf},
     process::{Command, ExitCode, Stdio},
     time::UNIX_EPOCH,
@@ -73,6 +73,7 @@ pub(crate) fn run(workspace: &Workspace, mut arguments: Arguments) -> Result<Exi
 
 /// Builds what changed, and says where the page is.
 pub(crate) fn build_site(workspace: &Workspace, build: Build) -> Result<PathBuf> {
+    let _turn = wait_for_turn(workspace)?;
     ensure_target(workspace)?;
     let bindgen = workspace.build("xtask-bindgen", "xtask-bindgen", "dev")?;
     let modules = MODULES
@@ -107,6 +108,17 @@ pub(crate) fn build_site(workspace: &Workspace, build: Build) -> Result<PathBuf>
     fs::rename(&next, &site).with_context(|| format!("cannot put the page at {}", site.display()))?;
     fs::write(&stamp_path, stamp).context("cannot note what the page was made of")?;
     Ok(site)
+}
+
+/// Held while the page is built: two builds at once would write into the same folder.
+fn wait_for_turn(workspace: &Workspace) -> Result<File> {
+    let path = workspace.folder("tmp")?.join("site.lock");
+    let lock = File::create(&path).with_context(|| format!("cannot make {}", path.display()))?;
+    if lock.try_lock().is_err() {
+        println!("waiting for another build of the page");
+        lock.lock().with_context(|| format!("cannot lock {}", path.display()))?;
+    }
+    Ok(lock)
 }
 
 /// The compiler's target for the page: there, or fetched by rustup, or a sentence with the line to run.
