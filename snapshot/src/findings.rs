@@ -2,7 +2,7 @@
 
 use crate::Snapshot;
 use crate::model::{Action, BlockState, Device, Finding, StackId};
-use crate::replay::Replay;
+use crate::replay::{Replay, n_workspace_events};
 
 /// The findings of reading, then those of the devices, in the order of [`Snapshot::devices`]; `replays` are theirs.
 pub fn findings(snapshot: &Snapshot, replays: &[Replay]) -> Vec<Finding> {
@@ -50,7 +50,9 @@ fn of_device(snapshot: &Snapshot, device: &Device, replay: &Replay, all: &mut Ve
         all.push(finding("older-than-trace", count, message));
     }
     let trace = &snapshot.trace;
-    let allocs = || device.events.clone().filter(|event| trace.action[*event] == Action::ALLOC);
+    // A workspace of torch_npu is described without a stack, however the rest was recorded.
+    let first = device.events.start + n_workspace_events(snapshot, device);
+    let allocs = || (first..device.events.end).filter(|event| trace.action[*event] == Action::ALLOC);
     let n_allocs = allocs().count() as u64;
     let n_bare = allocs().filter(|event| trace.stack[*event] == StackId::NONE).count() as u64;
     let n_empty = allocs().filter(|event| trace.stack[*event] == StackId::EMPTY).count() as u64;

@@ -188,7 +188,7 @@ pub fn replay(snapshot: &Snapshot, device: &Device) -> Replay {
 
 /// Events at the head of a trace that describe what was there already: torch_npu puts `workspace_snapshot`,
 /// `segment_alloc` and `alloc` there for each workspace, whenever it was made, and its segment beside the others.
-fn n_workspace_events(snapshot: &Snapshot, device: &Device) -> usize {
+pub(crate) fn n_workspace_events(snapshot: &Snapshot, device: &Device) -> usize {
     const TRIPLE: [Action; 3] = [Action::WORKSPACE_SNAPSHOT, Action::SEGMENT_ALLOC, Action::ALLOC];
     let actions = &snapshot.trace.action[device.events.clone()];
     TRIPLE.len() * actions.chunks(TRIPLE.len()).take_while(|chunk| *chunk == TRIPLE).count()
