@@ -1,7 +1,7 @@
 //! `cargo xtask bench`: what users wait for, measured beside what they have today.
 //!
-//! Every number comes from a process of its own, so that its highest memory is its own; the middle of several
-//! is shown, and both sides of a ratio are measured in the same run.
+//! Every number comes from a process of its own, so that its highest memory is its own. What is compared takes
+//! turns, so that a busy minute of the machine is everyone's, and the middle of several turns is shown.
 
 use std::{
     path::{Path, PathBuf},
@@ -19,11 +19,8 @@ use crate::{
 /// Events of the simulated file.
 const EVENTS: &str = "1000000";
 
-/// Runs of ours; the middle one counts.
-const RUNS: usize = 5;
-
-/// Runs of CPython, which takes ten times as long.
-const PYTHON_RUNS: usize = 3;
+/// Turns; the middle one counts.
+const TURNS: usize = 5;
 
 /// Loads a pickle as people do, and prints seconds and the process's highest memory in KiB.
 const PYTHON: &str = "\
@@ -68,12 +65,15 @@ impl Bench<'_> {
         let megabytes = std::fs::metadata(&plain)?.len() as f64 / 1e6;
         println!("{}, {megabytes:.1} MB unpacked, {} cores", self.workspace.shown(&file), cores());
         println!("{:<28} {:>9} {:>9} {:>12}", "", "seconds", "MB/s", "peak RSS");
-        let python =
-            middle(PYTHON_RUNS, || sample(Command::new("python3").args(["-c", PYTHON]).arg(&plain)))?;
+        let (mut python, mut read, mut whole) = (Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..TURNS {
+            python.push(sample(Command::new("python3").args(["-c", PYTHON]).arg(&plain))?);
+            read.push(sample(Command::new(&self.program).arg("read").arg(&plain))?);
+            whole.push(sample(Command::new(&self.program).arg("prepare").arg(&plain))?);
+        }
+        let (python, read, whole) = (middle(python)?, middle(read)?, middle(whole)?);
         show("CPython's pickle.load", python, megabytes);
-        let read = middle(RUNS, || sample(Command::new(&self.program).arg("read").arg(&plain)))?;
         show("read into tables", read, megabytes);
-        let whole = middle(RUNS, || sample(Command::new(&self.program).arg("prepare").arg(&plain)))?;
         show("read, replay and pack", whole, megabytes);
         println!("reading is {:.1} × as fast as pickle.load", python.seconds / read.seconds);
         println!("read, replay and pack together are {:.1} ×", python.seconds / whole.seconds);
@@ -114,10 +114,9 @@ fn sample(command: &mut Command) -> Result<Sample> {
 }
 
 /// The sample in the middle by time.
-fn middle(runs: usize, mut sample: impl FnMut() -> Result<Sample>) -> Result<Sample> {
-    let mut samples = (0..runs).map(|_| sample()).collect::<Result<Vec<_>>>()?;
+fn middle(mut samples: Vec<Sample>) -> Result<Sample> {
     samples.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
-    samples.get(runs / 2).copied().context("no runs")
+    samples.get(samples.len() / 2).copied().context("nothing was measured")
 }
 
 fn show(name: &str, sample: Sample, megabytes: f64) {
@@ -135,8 +134,8 @@ mod tests {
 
     #[test]
     fn the_middle_of_three_runs_is_not_their_mean() {
-        let mut times = [9.0, 1.0, 2.0].into_iter();
-        let middle = middle(3, || Ok(Sample { seconds: times.next().unwrap(), peak_kib: 0.0 })).unwrap();
+        let samples = [9.0, 1.0, 2.0].map(|seconds| Sample { seconds, peak_kib: 0.0 });
+        let middle = middle(samples.to_vec()).unwrap();
         assert_eq!(middle.seconds, 2.0);
     }
 }
