@@ -3,7 +3,7 @@
 //! The x axis is the state index, the y axis bytes; allocations lie on one another in the order they were made.
 //! Drawing every life of a block as a polygon costs over a hundred corners each, since every free moves all
 //! that lies above. Instead each pixel column is a sample ([`index`]): it shows the state in it with the most
-//! active bytes, so that no peak vanishes, and stacks what is alive there ([`bands`]). Beyond some four thousand in a
+//! active bytes, so that no peak vanishes, and stacks what is alive there ([`bands`]). Beyond some two thousand in a
 //! column, the smallest allocations are summed up in one exact "other" band. [`raster`] fills pixels, and for each the number of the
 //! allocation it shows.
 
@@ -11,7 +11,7 @@ mod index;
 mod bands;
 mod raster;
 
-pub use bands::Bands;
+pub use bands::{Band, Bands};
 pub use index::Index;
 pub use raster::{ID_NONE, ID_OTHER, Palette, Raster};
 

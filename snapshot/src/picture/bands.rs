@@ -14,27 +14,39 @@ pub struct Bands {
     pub states: Vec<u32>,
     /// Allocations smaller than this, bytes, are in `other`.
     pub smallest: u64,
-    /// For each column one past its last allocation in [`Bands::allocations`].
+    /// For each column one past its last band in [`Bands::bands`].
     pub ends: Vec<usize>,
-    /// The allocations of all columns, rows of [`crate::replay::Allocations`], from the bottom up.
-    pub allocations: Vec<u32>,
+    /// The bands of all columns, from the bottom up.
+    pub bands: Vec<Band>,
     /// For each column the bytes of allocations too small to draw; they lie on top.
     pub other: Vec<u64>,
     /// Different allocations that were drawn.
     pub n_drawn: u32,
 }
 
+/// One allocation in one column. Its size is copied here, since looking it up among millions costs more than all
+/// the rest of a picture.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Band {
+    /// Row of [`crate::replay::Allocations`].
+    pub allocation: u32,
+    /// First state it is gone in.
+    to: u32,
+    /// Bytes.
+    pub size: u64,
+}
+
 impl Bands {
-    /// The allocations of a column, from the bottom up.
-    pub fn column(&self, column: usize) -> &[u32] {
+    /// The bands of a column, from the bottom up.
+    pub fn column(&self, column: usize) -> &[Band] {
         let from = if column == 0 { 0 } else { self.ends[column - 1] };
-        &self.allocations[from..self.ends[column]]
+        &self.bands[from..self.ends[column]]
     }
 }
 
 /// Allocations drawn in one column, about. Many small ones side by side still make a picture, in the colors of
 /// those that fall on a pixel's edge; more than this only cost time.
-const MAX_LIVE: usize = 4096;
+const MAX_LIVE: usize = 2048;
 
 /// Columns in which is counted how small an allocation can be and still be among [`MAX_LIVE`].
 const N_SAMPLES: usize = 24;
@@ -65,7 +77,7 @@ impl Index {
             top,
             ends: Vec::with_capacity(states.len()),
             smallest,
-            allocations: Vec::new(),
+            bands: Vec::new(),
             other: Vec::with_capacity(states.len()),
             n_drawn: 0,
             states,
@@ -106,15 +118,15 @@ impl Index {
         let n_classes = classes.iter().take_while(|class| class.largest >= smallest).count();
         let mut begun = vec![0; n_classes];
         // Rows stand in order of their first state, so a stack in order of rows is one in order of allocation.
-        let mut live: Vec<u32> = Vec::new();
+        let mut live: Vec<Band> = Vec::new();
         let mut fresh: Vec<u32> = Vec::new();
         let mut drawn = 0u64;
         for column in 0..bands.states.len() {
             let state = bands.states[column];
-            live.retain(|row| {
-                let stays = allocations.to[*row as usize] > state;
+            live.retain(|band| {
+                let stays = band.to > state;
                 if !stays {
-                    drawn = drawn.saturating_sub(allocations.size[*row as usize]);
+                    drawn = drawn.saturating_sub(band.size);
                 }
                 stays
             });
@@ -130,10 +142,14 @@ impl Index {
             }
             fresh.sort_unstable();
             bands.n_drawn += fresh.len() as u32;
-            live.extend_from_slice(&fresh);
-            drawn = fresh.iter().fold(drawn, |sum, row| sum.saturating_add(allocations.size[*row as usize]));
-            bands.allocations.extend_from_slice(&live);
-            bands.ends.push(bands.allocations.len());
+            for allocation in &fresh {
+                let row = *allocation as usize;
+                let (to, size) = (allocations.to[row], allocations.size[row]);
+                drawn = drawn.saturating_add(size);
+                live.push(Band { allocation: *allocation, to, size });
+            }
+            bands.bands.extend_from_slice(&live);
+            bands.ends.push(bands.bands.len());
             bands.other.push(replay.curves.active[state as usize].saturating_sub(drawn));
         }
     }
