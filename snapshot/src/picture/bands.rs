@@ -24,8 +24,7 @@ pub struct Bands {
     pub n_drawn: u32,
 }
 
-/// One allocation in one column. Its size is copied here, since looking it up among millions costs more than all
-/// the rest of a picture.
+/// One allocation in one column, with what drawing asks of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Band {
     /// Row of [`crate::replay::Allocations`].

@@ -99,6 +99,10 @@ fn word<R: Read>(machine: &mut Machine<R>, first: u8, at: u64) -> Result<(), Rea
             return Err(broken(at, "a number is longer than any in a snapshot"));
         }
     }
+    if machine.source.peek()?.is_none() {
+        // No value stands at the very end of a snapshot: this word may go on beyond the cut.
+        machine.source.byte("a value")?;
+    }
     let word = String::from_utf8_lossy(&word);
     match &*word {
         "true" => machine.push(Kind::Bool(true)),

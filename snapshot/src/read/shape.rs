@@ -4,8 +4,6 @@
 //! block, with `stage` an annotation, with `name` and `filename` a frame. Dicts of one kind come with the same
 //! keys in the same order, so the mapping from keys to columns is found once and remembered.
 
-use std::io::Write as _;
-
 use super::ReadError;
 use super::findings::Findings;
 use super::pickle::{Heap, Kind, Object, Val};
@@ -674,10 +672,7 @@ impl Builder {
         };
         let (n_segments, n_events) = (len(parts.host_segments), len(parts.host_traces));
         if n_segments + n_events > 0 {
-            let mut subject = Vec::new();
-            // Writing to a Vec cannot fail.
-            write!(subject, "{n_segments} segments, {n_events} events").expect("a Vec takes all");
-            findings.count("host-memory", &String::from_utf8_lossy(&subject));
+            findings.count("host-memory", &format!("{n_segments} segments, {n_events} events"));
         }
     }
 

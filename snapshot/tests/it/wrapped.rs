@@ -82,6 +82,15 @@ fn whatever_the_wrapping_a_cut_file_says_that_it_is_cut() {
 }
 
 #[test]
+fn json_cut_amid_a_word_or_number_is_cut_and_not_damaged() {
+    let (_, bytes) = WRAPPED.iter().find(|(name, _)| *name == "converted.json").unwrap();
+    for len in 1..6000 {
+        let error = open(&bytes[..len]).unwrap_err();
+        assert_eq!(error.code(), ReadError::CUT, "cut at {len}: {error}");
+    }
+}
+
+#[test]
 fn no_changed_byte_of_text_makes_it_panic() {
     for (_, bytes) in WRAPPED.iter().filter(|(name, _)| !name.starts_with("protocol2")) {
         for at in (0..bytes.len()).step_by(11) {
