@@ -20,9 +20,11 @@ pub(crate) struct Workspace {
 }
 
 impl Workspace {
-    /// The workspace this program was compiled in.
+    /// The workspace this program was started in by cargo. Two clones that share a target folder share the program
+    /// too, so where it was compiled says nothing.
     pub(crate) fn find() -> Result<Self> {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask has no parent folder")?;
+        let package = env::var_os("CARGO_MANIFEST_DIR").context("start this as `cargo xtask`")?;
+        let root = Path::new(&package).parent().context("xtask has no parent folder")?;
         let mut workspace = Self { root: root.to_owned(), target: PathBuf::new() };
         let metadata = workspace.metadata(&["--no-deps"])?;
         let target =
