@@ -20,6 +20,7 @@
 pub mod model;
 pub mod read;
 pub mod replay;
+pub mod overlap;
 pub mod findings;
 pub mod picture;
 pub mod pack;

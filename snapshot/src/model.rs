@@ -39,6 +39,8 @@ pub struct Snapshot {
     pub blocks: Blocks,
     /// Devices with segments or events, by ordinal.
     pub devices: Vec<Device>,
+    /// Pinned host memory, since torch 2.14 and if its recording was asked for.
+    pub host: Option<Device>,
     /// `external_annotations`, in order.
     pub annotations: Vec<Annotation>,
     /// `allocator_settings`, in order.
@@ -50,12 +52,22 @@ pub struct Snapshot {
 /// One device of the process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Device {
-    /// Ordinal as the process saw it, after `CUDA_VISIBLE_DEVICES`.
+    /// Ordinal as the process saw it, after `CUDA_VISIBLE_DEVICES`; [`Device::HOST`] for pinned host memory.
     pub ordinal: u32,
     /// Its rows in [`Snapshot::trace`].
     pub events: Range<usize>,
     /// Its rows in [`Snapshot::segments`].
     pub segments: Range<usize>,
+}
+
+impl Device {
+    /// Stands where a device has its ordinal; torch writes -1.
+    pub const HOST: u32 = u32::MAX;
+
+    /// True of pinned host memory.
+    pub fn is_host(&self) -> bool {
+        self.ordinal == Self::HOST
+    }
 }
 
 /// One end of a named range that the program marked.

@@ -1,30 +1,36 @@
 //! Memory after every event, exactly as the allocator counted it.
 //!
 //! A trace holds requested sizes only, but the allocator accounts in blocks. What a block really occupies
-//! follows from the free ranges at that moment: the allocator rounds the request up, takes a free range that
+//! follows from the free memory at that moment: the allocator rounds the request up, takes a free block that
 //! starts there and splits the rest off, or hands out all of it. So:
 //!
 //! 1. *Backward* from the segments, which stand as they were at the end: what was reserved and in use before the
-//!    first event. This also anchors a trace whose beginning was lost.
-//! 2. *Forward* from there through the trace: every range split, given back and merged as the allocator does it.
+//!    first event ([`head`]). This also anchors a trace whose beginning was lost.
+//! 2. *Forward* from there through the trace: every block split, given back and merged as the allocator does it
+//!    ([`heap`]).
 //!
 //! The result equals `torch.cuda.memory_stats()`, current and peak, of requested, allocated, active and reserved
 //! bytes. The rules are those of `c10/cuda/CUDACachingAllocator.cpp`: `round_size`, `should_split`, `free_block`;
 //! torch_npu adds 32 bytes to a request before rounding.
 
 mod rounding;
-mod ranges;
+mod head;
+mod heap;
+mod reservations;
+mod fragmentation;
+mod frees;
+mod state;
 
+pub use fragmentation::{Fragmentation, fragmentation};
+pub use frees::{FreeSite, FreeSites};
+pub use reservations::Reservations;
 pub use rounding::Rounding;
-
-use std::collections::BTreeMap;
-
-use foldhash::fast::RandomState;
-use hashbrown::HashMap;
+pub use state::{BlockAt, SegmentAt, StateAt};
 
 use crate::Snapshot;
 use crate::model::{Action, BlockState, Device, StackId};
-use ranges::{EXPANDABLE, FreeRanges};
+use heap::{Heap, NONE, Place, Watch};
+use reservations::Ledger;
 
 /// The four levels at one moment, bytes.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -53,6 +59,11 @@ pub struct Curves {
 }
 
 impl Curves {
+    fn with_capacity(n: usize) -> Self {
+        let column = || Vec::with_capacity(n);
+        Self { requested: column(), allocated: column(), active: column(), reserved: column() }
+    }
+
     fn push(&mut self, levels: Levels) {
         self.requested.push(levels.requested);
         self.allocated.push(levels.allocated);
@@ -95,6 +106,8 @@ pub struct Allocations {
     pub free_requested: Vec<u32>,
     /// Where it was allocated. Of blocks older than the trace it is known only if they outlived it.
     pub stack: Vec<StackId>,
+    /// Row of [`Replay::reservations`] it lies in; [`NEVER`] when none is known.
+    pub reservation: Vec<u32>,
 }
 
 /// A state that does not come.
@@ -111,16 +124,43 @@ impl Allocations {
         self.address.is_empty()
     }
 
-    fn push(&mut self, address: u64, requested: u64, size: u64, from: u32, stack: StackId) -> u32 {
-        self.address.push(address);
-        self.requested.push(requested);
-        self.size.push(size);
-        self.from.push(from);
+    /// True when a block is in use or waits for another stream at a state.
+    pub fn is_alive(&self, row: usize, state: u32) -> bool {
+        self.from[row] <= state && self.to[row] > state
+    }
+
+    fn reserve(&mut self, n: usize) {
+        self.address.reserve(n);
+        self.requested.reserve(n);
+        self.size.reserve(n);
+        self.from.reserve(n);
+        self.to.reserve(n);
+        self.free_requested.reserve(n);
+        self.stack.reserve(n);
+        self.reservation.reserve(n);
+    }
+
+    fn push(&mut self, made: Made) -> u32 {
+        self.address.push(made.address);
+        self.requested.push(made.requested);
+        self.size.push(made.size);
+        self.from.push(made.from);
         self.to.push(NEVER);
         self.free_requested.push(NEVER);
-        self.stack.push(stack);
+        self.stack.push(made.stack);
+        self.reservation.push(made.reservation);
         self.len() as u32 - 1
     }
+}
+
+/// A new row of [`Allocations`].
+struct Made {
+    address: u64,
+    requested: u64,
+    size: u64,
+    from: u32,
+    stack: StackId,
+    reservation: u32,
 }
 
 /// What [`replay`] finds.
@@ -130,6 +170,8 @@ pub struct Replay {
     pub allocations: Allocations,
     /// The first rows of [`Replay::allocations`] that are older than the trace.
     pub n_preexisting: usize,
+    /// Every life of a segment, or of a mapped piece of an expandable one.
+    pub reservations: Reservations,
     /// The levels at every state.
     pub curves: Curves,
     /// Before the first event.
@@ -144,6 +186,8 @@ pub struct Replay {
     pub rounding: Rounding,
     /// Where trace and segments, or one event and the next, do not fit together.
     pub doubts: Doubts,
+    /// What the recorder was told to leave out.
+    pub skipped: Skipped,
 }
 
 /// How well the pieces fit: all zero in a sound file.
@@ -151,14 +195,18 @@ pub struct Replay {
 pub struct Doubts {
     /// Allocations on an address that was still in use: a free is missing.
     pub alloc_on_live: u64,
-    /// Frees of an address that was not in use.
+    /// Frees of an address that was not in use: it was freed twice, or its allocation is missing.
     pub free_of_unknown: u64,
-    /// Allocations that did not fall on the beginning of a free range.
+    /// Allocations that did not fall on the beginning of a free block.
     pub alloc_off_range: u64,
+    /// Segments taken where one was already: the event that gave it back is missing.
+    pub segment_on_segment: u64,
     /// Blocks whose size or presence at the end differs from the segments.
     pub end_mismatch: u64,
-    /// Blocks freed in the trace but older than it whose size the file leaves open by at most 1 MiB.
+    /// Blocks older than the trace and freed in it whose size the file leaves open.
     pub ambiguous_sizes: u64,
+    /// Bytes by which those blocks may be larger than shown, all together.
+    pub ambiguous_bytes: u64,
     /// Frees that were completed without having been requested.
     pub unrequested_frees: u64,
 }
@@ -170,20 +218,59 @@ impl Doubts {
     }
 }
 
+/// Kinds of events that `skip_actions` kept out of a trace: some of one half of a pair are there, none of the other.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Skipped {
+    /// No `alloc`, though blocks were freed and others are in use.
+    pub allocs: bool,
+    /// No `free_requested`: a block counts as allocated until its free is completed.
+    pub free_requests: bool,
+    /// No `free_completed`: a block counts as free as soon as that is requested.
+    pub free_completions: bool,
+}
+
+impl Skipped {
+    fn of(snapshot: &Snapshot, device: &Device) -> Self {
+        /// In a shorter trace one half of a pair may be missing by chance.
+        const ENOUGH: usize = 8;
+        let actions = &snapshot.trace.action[device.events.clone()];
+        let mut counts = [0usize; 256];
+        actions.iter().for_each(|action| counts[usize::from(action.0)] += 1);
+        let n = |action: Action| counts[usize::from(action.0)];
+        let (allocs, requests, completions) =
+            (n(Action::ALLOC), n(Action::FREE_REQUESTED), n(Action::FREE_COMPLETED));
+        Self {
+            allocs: allocs == 0 && requests.max(completions) >= ENOUGH,
+            free_requests: requests == 0 && completions >= ENOUGH,
+            free_completions: completions == 0 && requests >= ENOUGH,
+        }
+    }
+
+    /// True when something was left out.
+    pub fn any(self) -> bool {
+        self.allocs || self.free_requests || self.free_completions
+    }
+}
+
 /// Replays one device of a snapshot.
 ///
 /// torch_npu rounds differently and does not say so in the file. Where the file leaves open who wrote it (no
 /// times, as with torch_npu and torch before 2.2), both ways are tried and the one that fits the segments better
 /// is kept.
 pub fn replay(snapshot: &Snapshot, device: &Device) -> Replay {
-    let rounding = Rounding::of(snapshot);
-    let is_open = snapshot.trace.time_us.is_empty() && !device.events.is_empty();
-    let first = Replayer::new(snapshot, device, rounding.clone()).run();
-    if !is_open || first.doubts.weight() == 0 {
+    replay_watched(snapshot, device, || ()).0
+}
+
+/// Replays one device under the eyes of a watcher.
+fn replay_watched<W: Watch>(snapshot: &Snapshot, device: &Device, watch: impl Fn() -> W) -> (Replay, W) {
+    let rounding = if device.is_host() { Rounding::whole_segments() } else { Rounding::of(snapshot) };
+    let is_open = snapshot.trace.time_us.is_empty() && !device.events.is_empty() && !device.is_host();
+    let first = Replayer::new(snapshot, device, rounding.clone(), watch()).run();
+    if !is_open || first.0.doubts.weight() == 0 {
         return first;
     }
-    let other = Replayer::new(snapshot, device, rounding.other_padding()).run();
-    if other.doubts.weight() < first.doubts.weight() { other } else { first }
+    let other = Replayer::new(snapshot, device, rounding.other_padding(), watch()).run();
+    if other.0.doubts.weight() < first.0.doubts.weight() { other } else { first }
 }
 
 /// Events at the head of a trace that describe what was there already: torch_npu puts `workspace_snapshot`,
@@ -194,83 +281,74 @@ pub(crate) fn n_workspace_events(snapshot: &Snapshot, device: &Device) -> usize 
     TRIPLE.len() * actions.chunks(TRIPLE.len()).take_while(|chunk| *chunk == TRIPLE).count()
 }
 
-#[derive(Clone, Copy)]
-struct Live {
-    row: u32,
-    size: u64,
-    requested: u64,
-    segment: u32,
-    is_allocated: bool,
+/// Bytes that a block of the head was larger than assumed, in the states before `until`.
+struct Correction {
+    bytes: u64,
+    until: u32,
+    /// It stopped being allocated here, if that came first.
+    allocated_until: u32,
 }
 
-/// A block found by the backward pass.
-struct HeadBlock {
-    /// Unknown for blocks that the trace frees.
-    size: Option<u64>,
-    requested: u64,
-    is_allocated: bool,
-    stack: StackId,
-}
-
-struct Replayer<'a> {
+struct Replayer<'a, W> {
     snapshot: &'a Snapshot,
     device: &'a Device,
     /// The first event that is not a description of torch_npu's workspaces.
     first_event: usize,
     rounding: Rounding,
-    /// Plain segments by address: size.
-    segments: BTreeMap<u64, u64>,
-    free: FreeRanges,
-    live: HashMap<u64, Live, RandomState>,
+    heap: Heap<W>,
+    ledger: Ledger,
     allocations: Allocations,
+    n_preexisting: usize,
     curves: Curves,
     now: Levels,
     doubts: Doubts,
+    skipped: Skipped,
+    /// Blocks of the head that later events have shown to be larger.
+    corrections: Vec<Correction>,
+    /// Rows of the head whose size is open, ascending, and by how much it may be larger; 0 once it is known.
+    open_sizes: Vec<(u32, u64)>,
 }
 
-impl<'a> Replayer<'a> {
-    fn new(snapshot: &'a Snapshot, device: &'a Device, rounding: Rounding) -> Self {
+impl<'a, W: Watch> Replayer<'a, W> {
+    fn new(snapshot: &'a Snapshot, device: &'a Device, rounding: Rounding, watch: W) -> Self {
         Self {
             snapshot,
             device,
             first_event: device.events.start + n_workspace_events(snapshot, device),
             rounding,
-            segments: BTreeMap::new(),
-            free: FreeRanges::default(),
-            live: HashMap::default(),
+            heap: Heap::new(watch),
+            ledger: Ledger::default(),
             allocations: Allocations::default(),
-            curves: Curves::default(),
+            n_preexisting: 0,
+            curves: Curves::with_capacity(device.events.len() + 1),
             now: Levels::default(),
             doubts: Doubts::default(),
+            skipped: Skipped::of(snapshot, device),
+            corrections: Vec::new(),
+            open_sizes: Vec::new(),
         }
     }
 
-    fn run(mut self) -> Replay {
-        let (blocks, mapped) = self.head();
-        self.place_head(blocks, &mapped);
-        let n_preexisting = self.allocations.len();
-        let head = self.now;
-        let mut peak = head;
-        let (mut peak_state, mut peak_allocated) = (0, head.allocated);
-        self.reserve_columns();
-        self.curves.push(head);
+    fn run(mut self) -> (Replay, W) {
+        self.place_head();
+        self.n_preexisting = self.allocations.len();
+        self.allocations.reserve(self.device.events.len() / 3);
+        self.curves.push(self.now);
+        self.heap.watch.state();
         for (state, event) in (1..).zip(self.device.events.clone()) {
             if event >= self.first_event {
                 self.step(event, state);
             }
             self.curves.push(self.now);
-            peak.requested = peak.requested.max(self.now.requested);
-            peak.active = peak.active.max(self.now.active);
-            peak.reserved = peak.reserved.max(self.now.reserved);
-            if self.now.allocated > peak_allocated {
-                (peak_state, peak_allocated) = (state, self.now.allocated);
-            }
+            self.heap.watch.state();
         }
-        peak.allocated = peak_allocated;
         self.compare_with_segments();
-        Replay {
-            n_preexisting,
-            head,
+        self.correct_head();
+        let (peak, peak_state) = peaks(&self.curves);
+        let replay = Replay {
+            n_preexisting: self.n_preexisting,
+            reservations: self.ledger.rows,
+            head: self.curves.at(0),
             peak,
             end: self.now,
             peak_state,
@@ -278,146 +356,92 @@ impl<'a> Replayer<'a> {
             curves: self.curves,
             rounding: self.rounding,
             doubts: self.doubts,
-        }
+            skipped: self.skipped,
+        };
+        (replay, self.heap.watch)
     }
 
-    fn reserve_columns(&mut self) {
-        let n = self.device.events.len() + 1;
-        self.curves.requested.reserve_exact(n);
-        self.curves.allocated.reserve_exact(n);
-        self.curves.active.reserve_exact(n);
-        self.curves.reserved.reserve_exact(n);
-    }
-
-    /// The backward pass: blocks and mapped ranges as they stood before the first event. Plain segments are left
-    /// in `self.segments`.
-    fn head(&mut self) -> (BTreeMap<u64, HeadBlock>, ranges::Mapped) {
-        let Snapshot { segments, blocks, trace, .. } = self.snapshot;
-        let mut head = BTreeMap::new();
-        let mut mapped = ranges::Mapped::default();
-        for segment in self.device.segments.clone() {
-            let (address, size) = (segments.address[segment], segments.total_size[segment]);
-            if segments.is_expandable[segment] {
-                mapped.add(address, address.saturating_add(size));
-            } else {
-                self.segments.insert(address, size);
-            }
-            for block in segments.blocks[segment].clone() {
-                let block = block as usize;
-                if blocks.state[block] != BlockState::Inactive {
-                    let found = HeadBlock {
-                        size: Some(blocks.size[block]),
-                        requested: blocks.requested[block],
-                        is_allocated: blocks.state[block] == BlockState::Allocated,
-                        stack: blocks.stack[block],
-                    };
-                    head.insert(blocks.address[block], found);
-                }
-            }
-        }
-        for event in (self.first_event..self.device.events.end).rev() {
-            let (address, size) = (trace.address[event], trace.size[event]);
-            match trace.action[event] {
-                Action::ALLOC => {
-                    head.remove(&address);
-                }
-                Action::FREE_COMPLETED => {
-                    let freed =
-                        HeadBlock { size: None, requested: size, is_allocated: false, stack: StackId::NONE };
-                    head.insert(address, freed);
-                }
-                Action::FREE_REQUESTED => {
-                    if let Some(block) = head.get_mut(&address) {
-                        block.is_allocated = true;
-                    }
-                }
-                Action::SEGMENT_ALLOC => {
-                    self.segments.remove(&address);
-                }
-                Action::SEGMENT_FREE => {
-                    self.segments.insert(address, size);
-                }
-                Action::SEGMENT_MAP => mapped.remove(address, address.saturating_add(size)),
-                Action::SEGMENT_UNMAP => mapped.add(address, address.saturating_add(size)),
-                _ => {}
-            }
-        }
-        (head, mapped)
-    }
-
-    /// Puts the blocks of the head into their segments; what is between them is free.
-    fn place_head(&mut self, mut head: BTreeMap<u64, HeadBlock>, mapped: &ranges::Mapped) {
-        let plain =
-            self.segments.iter().map(|(address, size)| (*address, address.saturating_add(*size), false));
-        let mut areas: Vec<(u64, u64, bool)> =
-            plain.chain(mapped.iter().map(|(a, b)| (a, b, true))).collect();
-        areas.sort_unstable();
-        for (start, end, is_expandable) in areas {
+    /// Puts what stood before the first event into the heap.
+    fn place_head(&mut self) {
+        let head = head::Head::before(self.snapshot, self.device, self.first_event, self.skipped);
+        let mut blocks = head.blocks.into_iter().peekable();
+        let mut strays = Vec::new();
+        for area in head.areas {
+            let (start, end) = (area.address, area.address.saturating_add(area.size));
             self.now.reserved = self.now.reserved.saturating_add(end - start);
-            let segment = if is_expandable { EXPANDABLE } else { self.segment_number(start) };
-            let mut inside = head.extract_if(start..end, |_, _| true).peekable();
+            let is_expandable = area.is_expandable;
+            let reservation = self.ledger.open(area, 0);
+            let place = Place::new(reservation, is_expandable);
+            // Expandable memory that touches is one area here already, so nothing is left to join.
+            let mut last = NONE;
             let mut at = start;
-            while let Some((address, block)) = inside.next() {
-                if address > at {
-                    self.free.add(at, address, segment);
+            while let Some(block) = blocks.next_if(|block| block.address < end) {
+                if block.address < at {
+                    strays.push(block);
+                    continue;
                 }
-                let next = inside.peek().map_or(end, |(next, _)| *next);
-                let size = block.size.unwrap_or_else(|| {
-                    let rounded = self.rounding.round(block.requested);
-                    let gap = (next - address).saturating_sub(rounded);
-                    let is_open = !is_expandable && !self.rounding.is_small(rounded) && gap > 0;
-                    if is_open && gap <= rounding::SMALL_SIZE {
-                        self.doubts.ambiguous_sizes += 1;
-                    }
-                    rounded
-                });
-                let row = self.allocations.push(address, block.requested, size, 0, block.stack);
-                if !block.is_allocated {
-                    self.allocations.free_requested[row as usize] = 0;
+                if block.address > at {
+                    last = self.heap.append(last, at, block.address, place);
                 }
-                self.now.requested = self.now.requested.saturating_add(block.requested);
-                self.now.active = self.now.active.saturating_add(size);
-                if block.is_allocated {
-                    self.now.allocated = self.now.allocated.saturating_add(size);
+                let limit = blocks.peek().map_or(end, |next| next.address.min(end));
+                let (size, open) = self.size_of_head(&block, limit, is_expandable);
+                let row = self.add_head(&block, size, reservation);
+                if open > 0 {
+                    self.open_sizes.push((row, open));
                 }
-                let live =
-                    Live { row, size, requested: block.requested, segment, is_allocated: block.is_allocated };
-                self.live.insert(address, live);
-                at = address.saturating_add(size);
+                at = block.address.saturating_add(size);
+                last = self.heap.append_live(last, block.address, at, place, row);
             }
             if at < end {
-                self.free.add(at, end, segment);
+                self.heap.append(last, at, end, place);
             }
         }
         // Blocks outside every segment: the file contradicts itself, or a segment event is missing.
-        for (address, block) in head {
+        for block in strays.into_iter().chain(blocks) {
             let size = block.size.unwrap_or_else(|| self.rounding.round(block.requested));
-            let row = self.allocations.push(address, block.requested, size, 0, block.stack);
-            self.now.requested = self.now.requested.saturating_add(block.requested);
-            self.now.active = self.now.active.saturating_add(size);
-            if block.is_allocated {
-                self.now.allocated = self.now.allocated.saturating_add(size);
-            } else {
-                self.allocations.free_requested[row as usize] = 0;
-            }
-            let (requested, is_allocated) = (block.requested, block.is_allocated);
-            self.live.insert(address, Live { row, size, requested, segment: EXPANDABLE, is_allocated });
+            let row = self.add_head(&block, size, NEVER);
+            let end = block.address.saturating_add(size);
+            self.heap.append_live(NONE, block.address, end, Place::NOWHERE, row);
             self.doubts.alloc_off_range += 1;
         }
     }
 
-    /// A number that is the same for all addresses of one plain segment.
-    fn segment_number(&self, start: u64) -> u32 {
-        // Segments are 2 MiB apart at least; colliding numbers could only merge ranges of two segments that
-        // also touch, 2^52 bytes apart.
-        (start >> 20) as u32 & !EXPANDABLE
+    /// What a block of the head occupies, and how much more it might. `limit` is where the next block begins, or the
+    /// segment ends.
+    ///
+    /// Only a block that is freed in the trace has an unknown size. A rest of less than the smallest that is split off
+    /// (more than 1 MiB in large segments) is no free block, so it belongs to the block before it. Of a larger one a
+    /// part may: the block may once have been handed out with such a rest, and what follows it freed since.
+    fn size_of_head(&self, block: &head::Block, limit: u64, is_expandable: bool) -> (u64, u64) {
+        if let Some(size) = block.size {
+            return (size, 0);
+        }
+        let room = limit - block.address;
+        let rounded = self.rounding.round(block.requested).min(room);
+        let rest = room - rounded;
+        match self.rounding.smallest_rest(rounded, is_expandable) {
+            Some(least) if rest >= least => (rounded, (least - 1).min(rest - least) / 512 * 512),
+            _ => (room, 0),
+        }
     }
 
-    fn segment_of(&self, address: u64) -> u32 {
-        match self.segments.range(..=address).next_back() {
-            Some((start, size)) if address < start.saturating_add(*size) => self.segment_number(*start),
-            _ => EXPANDABLE,
+    fn add_head(&mut self, block: &head::Block, size: u64, reservation: u32) -> u32 {
+        let row = self.allocations.push(Made {
+            address: block.address,
+            requested: block.requested,
+            size,
+            from: 0,
+            stack: block.stack,
+            reservation,
+        });
+        self.now.requested = self.now.requested.saturating_add(block.requested);
+        self.now.active = self.now.active.saturating_add(size);
+        if block.is_allocated {
+            self.now.allocated = self.now.allocated.saturating_add(size);
+        } else {
+            self.allocations.free_requested[row as usize] = 0;
         }
+        row
     }
 
     fn step(&mut self, event: usize, state: u32) {
@@ -425,185 +449,212 @@ impl<'a> Replayer<'a> {
         let (address, size) = (trace.address[event], trace.size[event]);
         match trace.action[event] {
             Action::ALLOC => self.alloc(address, size, state, trace.stack[event]),
+            Action::FREE_REQUESTED if self.skipped.free_completions => self.complete_free(address, state),
             Action::FREE_REQUESTED => self.request_free(address, state),
             Action::FREE_COMPLETED => self.complete_free(address, state),
-            Action::SEGMENT_ALLOC => {
-                self.segments.insert(address, size);
-                self.free.add(address, address.saturating_add(size), self.segment_number(address));
-                self.now.reserved = self.now.reserved.saturating_add(size);
-            }
-            Action::SEGMENT_FREE => {
-                self.segments.remove(&address);
-                self.free.cut(address, address.saturating_add(size));
-                self.now.reserved = self.now.reserved.saturating_sub(size);
-            }
+            Action::SEGMENT_ALLOC => self.take_segment(event, state),
+            Action::SEGMENT_FREE => self.give_segment_back(address, size, state),
             Action::SEGMENT_MAP => {
-                self.free.add(address, address.saturating_add(size), EXPANDABLE);
+                let area = head::Area::of_event(self.snapshot, event, true);
+                let stream = area.stream;
+                let place = Place::new(self.ledger.open(area, state), true);
+                let streams = &self.ledger.rows.stream;
+                self.heap.map(address, address.saturating_add(size), place, |other| {
+                    streams.get(other.reservation() as usize) == Some(&stream)
+                });
                 self.now.reserved = self.now.reserved.saturating_add(size);
             }
             Action::SEGMENT_UNMAP => {
-                self.free.cut(address, address.saturating_add(size));
+                self.heap.unmap(address, address.saturating_add(size));
+                self.ledger.close_range(address, address.saturating_add(size), state);
                 self.now.reserved = self.now.reserved.saturating_sub(size);
             }
             _ => {}
         }
     }
 
+    fn take_segment(&mut self, event: usize, state: u32) {
+        let area = head::Area::of_event(self.snapshot, event, false);
+        let (address, size) = (area.address, area.size);
+        if let Some(old) = self.ledger.size_at(address) {
+            // The event that gave it back was lost: it must have ended by now.
+            self.doubts.segment_on_segment += 1;
+            self.give_segment_back(address, old, state);
+        }
+        let place = Place::new(self.ledger.open(area, state), false);
+        self.heap.append(NONE, address, address.saturating_add(size), place);
+        self.now.reserved = self.now.reserved.saturating_add(size);
+    }
+
+    fn give_segment_back(&mut self, address: u64, size: u64, state: u32) {
+        self.heap.drop_segment(address, address.saturating_add(size));
+        self.ledger.close_range(address, address.saturating_add(size), state);
+        self.now.reserved = self.now.reserved.saturating_sub(size);
+    }
+
     fn alloc(&mut self, address: u64, requested: u64, state: u32, stack: StackId) {
-        if let Some(old) = self.live.remove(&address) {
+        if self.heap.live_at(address).is_some() {
             // Its free was lost: it must have ended by now.
             self.doubts.alloc_on_live += 1;
-            self.end(old, address, state);
+            self.complete_free(address, state);
         }
         let rounded = self.rounding.round(requested);
-        let (size, segment) = match self.free.take(address) {
-            Some((start, end, segment)) => {
-                if start < address {
-                    self.doubts.alloc_off_range += 1;
-                    self.free.add(start, address, segment);
-                }
+        let mut node = self.heap.free_at(address);
+        if node.is_none()
+            && let Some(found) = self.heap.free_around(address)
+        {
+            let (start, _) = self.heap.range(found);
+            if !self.grow_head(found, address - start, state) {
+                self.doubts.alloc_off_range += 1;
+            }
+            node = self.heap.cut_front(found, address);
+        }
+        let (size, place, node) = match node {
+            Some(node) => {
+                let (_, end) = self.heap.range(node);
+                let place = self.heap.place(node);
                 let rest = (end - address).saturating_sub(rounded);
-                let is_split = self.rounding.splits(rounded, rest, segment == EXPANDABLE);
+                let least = self.rounding.smallest_rest(rounded, place.is_expandable());
+                let is_split = least.is_some_and(|least| rest >= least);
                 let size = if is_split { rounded } else { end - address };
-                if address + size < end {
-                    self.free.put_back(address + size, end, segment);
-                }
-                (size, segment)
+                (size, place, Some(node))
             }
             None => {
                 self.doubts.alloc_off_range += 1;
-                (rounded, self.segment_of(address))
+                (rounded, Place::NOWHERE, None)
             }
         };
-        let row = self.allocations.push(address, requested, size, state, stack);
-        self.live.insert(address, Live { row, size, requested, segment, is_allocated: true });
+        let reservation = place.reservation();
+        let row = self.allocations.push(Made { address, requested, size, from: state, stack, reservation });
+        match node {
+            Some(node) => self.heap.hand_out(node, size, row),
+            None => _ = self.heap.append_live(NONE, address, address.saturating_add(size), place, row),
+        }
         self.now.requested = self.now.requested.saturating_add(requested);
         self.now.active = self.now.active.saturating_add(size);
         self.now.allocated = self.now.allocated.saturating_add(size);
     }
 
+    /// An allocation began this many bytes inside a free block: if a block of the head whose size is open stands before
+    /// it, these bytes are its own, and always were.
+    fn grow_head(&mut self, free: u32, by: u64, state: u32) -> bool {
+        let Some(row) = self.heap.row_before(free) else { return false };
+        let Ok(at) = self.open_sizes.binary_search_by_key(&row, |(row, _)| *row) else { return false };
+        if by > self.open_sizes[at].1 {
+            return false;
+        }
+        self.open_sizes[at].1 = 0;
+        self.allocations.size[row as usize] += by;
+        self.now.active = self.now.active.saturating_add(by);
+        let free_requested = self.allocations.free_requested[row as usize];
+        if free_requested == NEVER {
+            self.now.allocated = self.now.allocated.saturating_add(by);
+        }
+        self.heap.grow_before(free, by);
+        self.corrections.push(Correction {
+            bytes: by,
+            until: state,
+            allocated_until: free_requested.min(state),
+        });
+        true
+    }
+
     fn request_free(&mut self, address: u64, state: u32) {
-        match self.live.get_mut(&address) {
-            Some(live) if live.is_allocated => {
-                live.is_allocated = false;
-                self.allocations.free_requested[live.row as usize] = state;
-                self.now.allocated = self.now.allocated.saturating_sub(live.size);
+        let row = self.heap.live_at(address).map(|row| row as usize);
+        match row {
+            Some(row) if self.allocations.free_requested[row] == NEVER => {
+                self.allocations.free_requested[row] = state;
+                self.now.allocated = self.now.allocated.saturating_sub(self.allocations.size[row]);
             }
             _ => self.doubts.free_of_unknown += 1,
         }
     }
 
     fn complete_free(&mut self, address: u64, state: u32) {
-        match self.live.remove(&address) {
-            Some(live) => {
-                if live.is_allocated {
-                    self.doubts.unrequested_frees += 1;
-                }
-                self.end(live, address, state);
-            }
-            None => self.doubts.free_of_unknown += 1,
-        }
-    }
-
-    fn end(&mut self, live: Live, address: u64, state: u32) {
-        let row = live.row as usize;
+        let Some(row) = self.heap.give_back(address) else {
+            self.doubts.free_of_unknown += 1;
+            return;
+        };
+        let row = row as usize;
+        let (size, requested) = (self.allocations.size[row], self.allocations.requested[row]);
         self.allocations.to[row] = state;
-        if live.is_allocated {
+        if self.allocations.free_requested[row] == NEVER {
             self.allocations.free_requested[row] = state;
-            self.now.allocated = self.now.allocated.saturating_sub(live.size);
+            self.now.allocated = self.now.allocated.saturating_sub(size);
+            if !self.skipped.free_requests && !self.skipped.free_completions {
+                self.doubts.unrequested_frees += 1;
+            }
         }
-        self.now.active = self.now.active.saturating_sub(live.size);
-        self.now.requested = self.now.requested.saturating_sub(live.requested);
-        self.free.add(address, address.saturating_add(live.size), live.segment);
+        self.now.active = self.now.active.saturating_sub(size);
+        self.now.requested = self.now.requested.saturating_sub(requested);
     }
 
     /// The state after the last event must be the one the segments show.
     fn compare_with_segments(&mut self) {
         let Snapshot { segments, blocks, .. } = self.snapshot;
         let mut n_active = 0;
-        for block in self.device.segments.clone().flat_map(|segment| segments.blocks[segment].clone()) {
-            let block = block as usize;
-            if blocks.state[block] == BlockState::Inactive {
-                continue;
-            }
-            n_active += 1;
-            match self.live.get(&blocks.address[block]) {
-                Some(live) if live.size == blocks.size[block] => {
-                    // The block's own stack outlives a cleared history.
-                    let stack = &mut self.allocations.stack[live.row as usize];
-                    if *stack == StackId::NONE {
-                        *stack = blocks.stack[block];
-                    }
+        for segment in self.device.segments.clone() {
+            self.ledger.name(
+                segments.address[segment],
+                segments.total_size[segment],
+                segments.pool[segment],
+                segment as u32,
+            );
+            for block in segments.blocks[segment].clone() {
+                let block = block as usize;
+                if blocks.state[block] == BlockState::Inactive {
+                    continue;
                 }
-                _ => self.doubts.end_mismatch += 1,
+                n_active += 1;
+                match self.heap.live_at(blocks.address[block]).map(|row| row as usize) {
+                    Some(row) if self.allocations.size[row] == blocks.size[block] => {
+                        // The block's own stack outlives a cleared history.
+                        if self.allocations.stack[row] == StackId::NONE {
+                            self.allocations.stack[row] = blocks.stack[block];
+                        }
+                    }
+                    _ => self.doubts.end_mismatch += 1,
+                }
             }
         }
-        self.doubts.end_mismatch += (self.live.len() as u64).saturating_sub(n_active);
+        self.doubts.end_mismatch += self.heap.n_live().saturating_sub(n_active);
+    }
+
+    /// Adds what later events showed of the head to the states before them, and says what stays open.
+    fn correct_head(&mut self) {
+        let corrections = &self.corrections;
+        add_before(&mut self.curves.active, corrections.iter().map(|found| (found.until, found.bytes)));
+        let allocated = corrections.iter().map(|found| (found.allocated_until, found.bytes));
+        add_before(&mut self.curves.allocated, allocated);
+        self.doubts.ambiguous_sizes = self.open_sizes.iter().filter(|(_, most)| *most > 0).count() as u64;
+        self.doubts.ambiguous_bytes = self.open_sizes.iter().map(|(_, most)| *most).sum();
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::model::StrId;
-
-    /// One device whose single segment is one block in use, and a trace of these events.
-    fn snapshot_of(block: (u64, u64), events: &[(Action, u64, u64)]) -> Snapshot {
-        let mut snapshot = Snapshot::default();
-        for (action, address, size) in events {
-            snapshot.trace.action.push(*action);
-            snapshot.trace.address.push(*address);
-            snapshot.trace.size.push(*size);
-            snapshot.trace.stream.push(0);
-            snapshot.trace.stack.push(StackId::NONE);
-            snapshot.trace.extra.push(0);
+/// Adds bytes to all states before one, for each pair of state and bytes.
+fn add_before(levels: &mut [u64], corrections: impl Iterator<Item = (u32, u64)>) {
+    let mut corrections: Vec<(u32, u64)> = corrections.collect();
+    corrections.sort_unstable();
+    let Some((last, _)) = corrections.last() else { return };
+    let mut more = 0u64;
+    for state in (0..*last).rev() {
+        while let Some((_, bytes)) = corrections.pop_if(|(until, _)| *until > state) {
+            more = more.saturating_add(bytes);
         }
-        let (address, size) = block;
-        snapshot.segments.device.push(0);
-        snapshot.segments.address.push(address);
-        snapshot.segments.total_size.push(size);
-        snapshot.segments.stream.push(0);
-        snapshot.segments.kind.push(StrId(0));
-        snapshot.segments.pool.push((0, 0));
-        snapshot.segments.is_expandable.push(false);
-        snapshot.segments.stack.push(StackId::NONE);
-        snapshot.segments.blocks.push(0..1);
-        snapshot.blocks.address.push(address);
-        snapshot.blocks.size.push(size);
-        snapshot.blocks.requested.push(size);
-        snapshot.blocks.state.push(BlockState::Allocated);
-        snapshot.blocks.stack.push(StackId::NONE);
-        snapshot.devices.push(Device { ordinal: 0, events: 0..events.len(), segments: 0..1 });
-        snapshot
+        let level = &mut levels[state as usize];
+        *level = level.saturating_add(more);
     }
+}
 
-    #[test]
-    fn an_npus_workspaces_are_older_than_the_window_that_describes_them() {
-        const MIB: u64 = 1 << 20;
-        let snapshot = snapshot_of(
-            (64 * MIB, 32 * MIB),
-            &[
-                (Action::WORKSPACE_SNAPSHOT, 64 * MIB, 32 * MIB),
-                (Action::SEGMENT_ALLOC, 64 * MIB, 32 * MIB),
-                (Action::ALLOC, 64 * MIB, 32 * MIB),
-                (Action::SEGMENT_ALLOC, 128 * MIB, 2 * MIB),
-                (Action::SEGMENT_FREE, 128 * MIB, 2 * MIB),
-            ],
-        );
-        let replay = replay(&snapshot, &snapshot.devices[0]);
-        assert_eq!(replay.n_preexisting, 1);
-        assert_eq!(replay.allocations.len(), 1);
-        assert_eq!(replay.curves.active, [32 * MIB; 6]);
-        assert_eq!(replay.curves.reserved, [32, 32, 32, 32, 34, 32].map(|n| n * MIB));
-        assert_eq!(replay.doubts, Doubts::default());
-    }
-
-    #[test]
-    fn an_allocation_on_memory_in_use_ends_the_older_one() {
-        let snapshot = snapshot_of((4096, 512), &[(Action::ALLOC, 4096, 512), (Action::ALLOC, 4096, 512)]);
-        let replay = replay(&snapshot, &snapshot.devices[0]);
-        assert_eq!(replay.doubts.alloc_on_live, 1);
-        assert_eq!(replay.end.active, 512);
-        assert_eq!(replay.allocations.to, [2, NEVER]);
-    }
+/// Each level's highest, and the first state with the highest allocated level.
+fn peaks(curves: &Curves) -> (Levels, u32) {
+    let highest = |column: &[u64]| column.iter().copied().max().unwrap_or(0);
+    let peak = Levels {
+        requested: highest(&curves.requested),
+        allocated: highest(&curves.allocated),
+        active: highest(&curves.active),
+        reserved: highest(&curves.reserved),
+    };
+    let state = curves.allocated.iter().position(|level| *level == peak.allocated).unwrap_or(0);
+    (peak, state as u32)
 }

@@ -48,6 +48,18 @@ impl Index {
         Self { classes, mipmap: mipmap(&replay.curves.active) }
     }
 
+    /// Rows of the allocations that are alive at a state, in order of allocation.
+    pub fn alive_at(&self, replay: &Replay, state: u32) -> Vec<u32> {
+        let mut alive = Vec::new();
+        for class in &self.classes {
+            class.alive_after(state, 0, class.n_begun(state, 0), &replay.allocations.to, |row| {
+                alive.push(row)
+            });
+        }
+        alive.sort_unstable();
+        alive
+    }
+
     pub(super) fn classes(&self) -> &[Class] {
         &self.classes
     }

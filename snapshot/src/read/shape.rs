@@ -562,6 +562,7 @@ impl Builder {
             segments,
             blocks: self.blocks,
             devices,
+            host: None,
             annotations,
             settings,
             findings: findings.into_findings(),

@@ -23,6 +23,8 @@ pub struct Rounding {
     max_split: u64,
     /// `expandable_segments`: everything is split as in small segments.
     is_expandable: bool,
+    /// Pinned host memory: a block is always a whole segment.
+    is_whole: bool,
 }
 
 impl Rounding {
@@ -37,7 +39,12 @@ impl Rounding {
         let max_split = snapshot.setting("max_split_size").and_then(Value::as_u64).unwrap_or(u64::MAX);
         let is_expandable = snapshot.setting("expandable_segments") == Some(&Value::Bool(true));
         let padding = if snapshot.producer == "torch_npu" { NPU_PADDING } else { 0 };
-        Self { padding, divisions, max_split, is_expandable }
+        Self { padding, divisions, max_split, is_expandable, is_whole: false }
+    }
+
+    /// The rules of the allocator of pinned host memory: every block is a segment of its own.
+    pub(super) fn whole_segments() -> Self {
+        Self { padding: 0, divisions: [0; 16], max_split: u64::MAX, is_expandable: false, is_whole: true }
     }
 
     /// The same rules with NPU's padding switched.
@@ -65,12 +72,15 @@ impl Rounding {
         rounded <= SMALL_SIZE
     }
 
-    /// Whether the rest of a free range is split off, or handed out with the block (`should_split`).
-    pub(super) fn splits(&self, rounded: u64, rest: u64, in_expandable: bool) -> bool {
-        if self.is_small(rounded) || in_expandable || self.is_expandable {
-            rest >= MIN_BLOCK
+    /// The smallest rest of a free block that is split off; with none, a block is always handed out whole
+    /// (`should_split`).
+    pub(super) fn smallest_rest(&self, rounded: u64, in_expandable: bool) -> Option<u64> {
+        if self.is_whole {
+            None
+        } else if self.is_small(rounded) || in_expandable || self.is_expandable {
+            Some(MIN_BLOCK)
         } else {
-            rounded < self.max_split && rest > SMALL_SIZE
+            (rounded < self.max_split).then_some(SMALL_SIZE + 1)
         }
     }
 }
@@ -93,7 +103,13 @@ mod tests {
     use super::*;
 
     fn rounding(padding: u64, divisions: u64) -> Rounding {
-        Rounding { padding, divisions: [divisions; 16], max_split: u64::MAX, is_expandable: false }
+        Rounding {
+            padding,
+            divisions: [divisions; 16],
+            max_split: u64::MAX,
+            is_expandable: false,
+            is_whole: false,
+        }
     }
 
     #[test]

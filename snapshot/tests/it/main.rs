@@ -3,6 +3,9 @@
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a test fails by it, with a message")]
 
 mod exact;
+mod heads;
+mod moments;
+mod together;
 mod hostile;
 mod wrapped;
 mod pack;
