@@ -5,9 +5,11 @@ pub mod stacks;
 pub mod trace;
 pub mod segments;
 pub mod value;
+pub mod kept;
 
 pub use action::{Action, ActionNames};
-pub use segments::{BlockState, Blocks, Segments};
+pub use kept::{Kept, KeptOf, Keys, More, MoreValue, ShapeId, Texts};
+pub use segments::{BlockState, Blocks, History, Segments};
 pub use stacks::{Frame, FrameId, StackId, Stacks, StrId, Strings};
 pub use trace::{Extra, Trace};
 pub use value::Value;
@@ -47,6 +49,19 @@ pub struct Snapshot {
     pub settings: Vec<(String, Value)>,
     /// Odd things that did not stop the reading.
     pub findings: Vec<Finding>,
+    /// Which fields the rows had, in order.
+    pub keys: Keys,
+    /// Lists of texts that events name by number: `forward_frames`, since torch 2.11.
+    pub forward: Texts,
+    /// Fields that no column holds: unknown ones, and values that are odd. By kind and row.
+    pub kept: Vec<Kept>,
+    /// Names of the parts at the top of the file, in order; empty for `torch.cuda.memory_snapshot()`, whose segments
+    /// stand alone.
+    pub top: Vec<String>,
+    /// Entries of `device_traces`, empty ones included.
+    pub n_traces: u32,
+    /// Parts at the top that this version does not know.
+    pub rest: Vec<(String, Value)>,
 }
 
 /// One device of the process.
@@ -81,6 +96,8 @@ pub struct Annotation {
     pub device: u32,
     /// Unix epoch, microseconds.
     pub time_us: i64,
+    /// Its fields in the file.
+    pub shape: ShapeId,
 }
 
 /// Something odd that did not stop the reading, said once with its count.
@@ -103,6 +120,19 @@ impl Snapshot {
     /// A setting of the allocator by its name.
     pub fn setting(&self, name: &str) -> Option<&Value> {
         self.settings.iter().find(|(key, _)| key == name).map(|(_, value)| value)
+    }
+
+    /// A text that says something: torch writes "N/A" for no compile context and "" for no metadata.
+    pub fn said(&self, text: Option<StrId>) -> Option<StrId> {
+        text.filter(|id| !matches!(self.strings.bytes(*id), b"" | b"N/A"))
+    }
+
+    /// The fields of a row that no column holds.
+    pub fn kept_of(&self, of: KeptOf, row: usize) -> &[Kept] {
+        let key = |kept: &Kept| (kept.of, kept.row as usize);
+        let from = self.kept.partition_point(|kept| key(kept) < (of, row));
+        let to = self.kept.partition_point(|kept| key(kept) <= (of, row));
+        &self.kept[from..to]
     }
 
     /// The name of an action as it stands in the file.

@@ -15,7 +15,7 @@ use bytes::Reader;
 use chunks::Kind;
 
 /// The version of the format; it is part of a pack's address.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 const MAGIC: &[u8; 8] = b"tidepack";
 

@@ -11,6 +11,7 @@ mod html;
 mod json;
 mod pickle;
 mod shape;
+mod tables;
 mod source;
 mod unwrap;
 

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{StackId, StrId};
+use super::{ShapeId, StackId, StrId};
 
 /// Segments, one row each. All columns have the same length.
 #[derive(Debug, Default, Clone, PartialEq)]
@@ -25,6 +25,8 @@ pub struct Segments {
     pub stack: Vec<StackId>,
     /// Its rows in [`Blocks`].
     pub blocks: Vec<Range<u32>>,
+    /// Its fields in the file.
+    pub shape: Vec<ShapeId>,
 }
 
 impl Segments {
@@ -63,6 +65,23 @@ pub struct Blocks {
     pub state: Vec<BlockState>,
     /// Where it was allocated.
     pub stack: Vec<StackId>,
+    /// Its fields in the file.
+    pub shape: Vec<ShapeId>,
+    /// The uses of blocks that torch 2.0 lists, by block, the latest of each first.
+    pub history: Vec<History>,
+}
+
+/// A use of a block, of which torch 2.0 lists the latest and those before that lay inside it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct History {
+    /// Row of [`Blocks`].
+    pub block: u32,
+    /// First byte.
+    pub address: u64,
+    /// Bytes asked for.
+    pub real_size: u64,
+    /// Where it was allocated.
+    pub stack: StackId,
 }
 
 impl Blocks {

@@ -5,7 +5,9 @@
 //! the file.
 
 use foldhash::fast::RandomState;
-use hashbrown::HashTable;
+use hashbrown::{HashMap, HashTable};
+
+use super::{More, ShapeId};
 use std::hash::BuildHasher as _;
 
 /// Number of a string in [`Strings`].
@@ -108,8 +110,20 @@ pub struct Frame {
     pub name: StrId,
     /// File.
     pub filename: StrId,
-    /// Line, 0 when unknown. Torch writes -1 as 2^64-1 for "unknown"; that reads as 0 too.
+    /// Line; 0 or [`Frame::UNKNOWN_LINE`] when unknown. [`Frame::known_line`] tells.
     pub line: u32,
+    /// What it has beyond these three: row of [`Stacks::more`].
+    pub more: u32,
+}
+
+impl Frame {
+    /// The line of a frame whose line torch wrote as -1, which arrives as 2^64-1.
+    pub const UNKNOWN_LINE: u32 = u32::MAX;
+
+    /// The line, if it is known.
+    pub fn known_line(self) -> Option<u32> {
+        Some(self.line).filter(|line| ![0, Self::UNKNOWN_LINE].contains(line))
+    }
 }
 
 /// Every frame and every stack, once. Frames of a stack stand innermost first.
@@ -120,6 +134,8 @@ pub struct Stacks {
     flat: Vec<u32>,
     ends: Vec<usize>,
     seen: HashTable<u32>,
+    more: Vec<More>,
+    seen_more: HashMap<More, u32, RandomState>,
     hasher: RandomState,
 }
 
@@ -132,6 +148,8 @@ impl Default for Stacks {
             flat: Vec::new(),
             ends: Vec::new(),
             seen: HashTable::new(),
+            more: vec![More::default()],
+            seen_more: HashMap::default(),
             hasher: RandomState::default(),
         };
         stacks.intern(&[]);
@@ -141,15 +159,42 @@ impl Default for Stacks {
 
 impl Stacks {
     /// The frames and stacks of a pack. Nothing can be interned into them afterwards.
-    pub(crate) fn from_parts(frames: Vec<Frame>, flat: Vec<u32>, ends: Vec<usize>) -> Self {
+    pub(crate) fn from_parts(more: Vec<More>, frames: Vec<Frame>, flat: Vec<u32>, ends: Vec<usize>) -> Self {
         Self {
             frames,
             flat,
             ends,
+            more,
+            seen_more: HashMap::default(),
             seen_frames: HashTable::new(),
             seen: HashTable::new(),
             hasher: RandomState::default(),
         }
+    }
+
+    /// Says which fields a frame has that has no more than the usual ones.
+    pub(crate) fn set_plain(&mut self, shape: ShapeId) {
+        self.more[0].shape = shape;
+    }
+
+    /// The number of what a frame has beyond name, file and line, new or seen before.
+    pub(crate) fn intern_more(&mut self, more: More) -> u32 {
+        let next = self.more.len() as u32;
+        *self.seen_more.entry(more).or_insert_with_key(|more| {
+            self.more.push(more.clone());
+            next
+        })
+    }
+
+    /// What a frame has beyond name, file and line: `fx_node_op` and others of `augment_with_fx_traces`, and what is
+    /// unknown.
+    pub fn more(&self, frame: Frame) -> Option<&More> {
+        self.more.get(frame.more as usize)
+    }
+
+    /// All that frames have beyond name, file and line, by number.
+    pub fn all_more(&self) -> &[More] {
+        &self.more
     }
 
     /// The number of this frame, new or seen before.
@@ -220,7 +265,10 @@ impl std::fmt::Debug for Stacks {
 
 impl PartialEq for Stacks {
     fn eq(&self, other: &Self) -> bool {
-        self.frames == other.frames && self.flat == other.flat && self.ends == other.ends
+        self.more == other.more
+            && self.frames == other.frames
+            && self.flat == other.flat
+            && self.ends == other.ends
     }
 }
 
@@ -234,8 +282,8 @@ mod tests {
         let (name, filename) = (strings.intern(b"forward"), strings.intern(b"a.py"));
         assert_eq!(strings.intern(b"forward"), name);
         let mut stacks = Stacks::default();
-        let first = stacks.intern_frame(Frame { name, filename, line: 1 });
-        let second = stacks.intern_frame(Frame { name, filename, line: 2 });
+        let first = stacks.intern_frame(Frame { name, filename, line: 1, more: 0 });
+        let second = stacks.intern_frame(Frame { name, filename, line: 2, more: 0 });
         let stack = stacks.intern(&[first.0, second.0]);
         assert_eq!(stacks.intern(&[first.0, second.0]), stack);
         assert_ne!(stacks.intern(&[second.0, first.0]), stack);

@@ -1,6 +1,6 @@
 //! Events in order, one row each, as columns.
 
-use super::{Action, StackId, StrId};
+use super::{Action, ShapeId, StackId, StrId};
 
 /// The events of all devices. All columns have the same length.
 #[derive(Debug, Default, Clone, PartialEq)]
@@ -26,9 +26,9 @@ pub struct Trace {
 /// The rarer fields of an event.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Extra {
-    /// `compile_context`, since torch 2.8.
+    /// `compile_context`, since torch 2.8; "N/A" outside of compiled regions.
     pub compile_context: Option<StrId>,
-    /// `user_metadata`, since torch 2.10.
+    /// `user_metadata`, since torch 2.10; "" when none was set.
     pub user_metadata: Option<StrId>,
     /// `pool_id`, since torch 2.12.
     pub pool: Option<(u64, u64)>,
@@ -36,6 +36,12 @@ pub struct Extra {
     pub category: Option<StrId>,
     /// `internal_metadata`, since torch 2.15: an event of the allocator's own.
     pub is_internal: bool,
+    /// What it says there.
+    pub internal: Option<StrId>,
+    /// `forward_frames`, since torch 2.11: row of [`super::Snapshot::forward`].
+    pub forward: Option<u32>,
+    /// The event's fields in the file.
+    pub shape: ShapeId,
 }
 
 impl Trace {

@@ -3,7 +3,7 @@
 /// A plain value of a pickle.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value {
-    /// `None`, or a value of a kind that is not kept.
+    /// `None`.
     None,
     /// `True` or `False`.
     Bool(bool),
@@ -13,8 +13,10 @@ pub enum Value {
     Float(f64),
     /// A text.
     Str(String),
-    /// A list or tuple.
+    /// A list.
     List(Vec<Value>),
+    /// A tuple.
+    Tuple(Vec<Value>),
     /// A dict, in order.
     Dict(Vec<(Value, Value)>),
 }

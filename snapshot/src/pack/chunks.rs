@@ -4,7 +4,8 @@ use super::bytes::{Reader, put_bytes, put_differences, put_varint};
 use super::{Chunk, PackError};
 use crate::Snapshot;
 use crate::model::{
-    Action, Annotation, BlockState, Device, Extra, Finding, Frame, StackId, Stacks, StrId, Strings, Value,
+    Action, Annotation, BlockState, Device, Extra, Finding, Frame, History, Kept, KeptOf, More, MoreValue,
+    ShapeId, StackId, Stacks, StrId, Strings, Texts, Value,
 };
 use crate::picture::Palette;
 
@@ -34,10 +35,14 @@ pub(super) enum Kind {
     Strings = 14,
     Frames = 15,
     Stacks = 16,
+    More = 17,
+    Whole = 18,
+    Kept = 19,
+    History = 20,
 }
 
 impl Kind {
-    const ALL: [Self; 16] = [
+    const ALL: [Self; 20] = [
         Self::Summary,
         Self::Segments,
         Self::Blocks,
@@ -54,6 +59,10 @@ impl Kind {
         Self::Strings,
         Self::Frames,
         Self::Stacks,
+        Self::More,
+        Self::Whole,
+        Self::Kept,
+        Self::History,
     ];
 
     pub(super) fn from_byte(byte: u8) -> Option<Self> {
@@ -62,7 +71,7 @@ impl Kind {
 
     /// Whether a first picture needs it.
     pub(super) fn is_first(self) -> bool {
-        !matches!(self, Self::Strings | Self::Frames | Self::Stacks)
+        (self as u8) < Self::Strings as u8
     }
 }
 
@@ -106,8 +115,12 @@ pub(super) fn encode(snapshot: &Snapshot, palette: &Palette) -> Vec<Raw> {
         column(Kind::Extra, differences(&mut trace.extra[rows.clone()].iter().map(|id| u64::from(*id))));
     }
     chunks.push(whole(Kind::Strings, snapshot.strings.len(), strings(&snapshot.strings)));
+    chunks.push(whole(Kind::More, snapshot.stacks.all_more().len(), more(&snapshot.stacks)));
     chunks.push(whole(Kind::Frames, snapshot.stacks.all_frames().len(), frames(&snapshot.stacks)));
     chunks.push(whole(Kind::Stacks, snapshot.stacks.len(), stacks(&snapshot.stacks)));
+    chunks.push(whole(Kind::Whole, 1, what_makes_it_whole(snapshot)));
+    chunks.push(whole(Kind::Kept, snapshot.kept.len(), kept(&snapshot.kept)));
+    chunks.push(whole(Kind::History, snapshot.blocks.history.len(), history(&snapshot.blocks.history)));
     chunks
 }
 
@@ -145,9 +158,17 @@ pub(super) fn decode(
         Kind::Strings => snapshot.strings = read_strings(&mut reader, n)?,
         Kind::Frames => {
             let frames = read_frames(&mut reader, n)?;
-            snapshot.stacks = Stacks::from_parts(frames, Vec::new(), Vec::new());
+            let more = snapshot.stacks.all_more().to_vec();
+            snapshot.stacks = Stacks::from_parts(more, frames, Vec::new(), Vec::new());
         }
         Kind::Stacks => read_stacks(&mut snapshot.stacks, &mut reader, n)?,
+        Kind::More => {
+            let more = read_more(&mut reader, n)?;
+            snapshot.stacks = Stacks::from_parts(more, Vec::new(), Vec::new(), Vec::new());
+        }
+        Kind::Whole => read_what_makes_it_whole(snapshot, &mut reader)?,
+        Kind::Kept => snapshot.kept = read_kept(&mut reader, n)?,
+        Kind::History => snapshot.blocks.history = read_history(&mut reader, n)?,
     }
     Ok(())
 }
@@ -170,7 +191,7 @@ pub(super) fn check(snapshot: &Snapshot) -> Result<(), PackError> {
         .blocks
         .iter()
         .all(|range| range.start <= range.end && range.end as usize <= n_blocks);
-    let are_devices_inside = snapshot.devices.iter().all(|device| {
+    let are_devices_inside = snapshot.devices.iter().chain(&snapshot.host).all(|device| {
         device.events.start <= device.events.end
             && device.events.end <= n
             && device.segments.start <= device.segments.end
@@ -193,8 +214,8 @@ fn summary(snapshot: &Snapshot) -> Vec<u8> {
     for stream in &snapshot.streams {
         put_varint(&mut bytes, *stream);
     }
-    put_varint(&mut bytes, snapshot.devices.len() as u64);
-    for device in &snapshot.devices {
+    put_varint(&mut bytes, (snapshot.devices.len() + usize::from(snapshot.host.is_some())) as u64);
+    for device in snapshot.devices.iter().chain(&snapshot.host) {
         put_varint(&mut bytes, u64::from(device.ordinal));
         for range in [&device.events, &device.segments] {
             put_varint(&mut bytes, range.start as u64);
@@ -227,7 +248,12 @@ fn read_summary(snapshot: &mut Snapshot, reader: &mut Reader<'_>) -> Result<(), 
         let ordinal = reader.number()?;
         let events = reader.number()?..reader.number()?;
         let segments = reader.number()?..reader.number()?;
-        snapshot.devices.push(Device { ordinal, events, segments });
+        let device = Device { ordinal, events, segments };
+        if device.is_host() {
+            snapshot.host = Some(device);
+        } else {
+            snapshot.devices.push(device);
+        }
     }
     for _ in 0..reader.count()? {
         let name = reader.text()?;
@@ -273,6 +299,11 @@ fn put_value(bytes: &mut Vec<u8>, value: &Value) {
             put_varint(bytes, items.len() as u64);
             items.iter().for_each(|item| put_value(bytes, item));
         }
+        Value::Tuple(items) => {
+            bytes.push(8);
+            put_varint(bytes, items.len() as u64);
+            items.iter().for_each(|item| put_value(bytes, item));
+        }
         Value::Dict(entries) => {
             bytes.push(7);
             put_varint(bytes, entries.len() as u64);
@@ -298,9 +329,11 @@ fn read_value(reader: &mut Reader<'_>, depth: u32) -> Result<Value, PackError> {
         }
         4 => Value::Float(f64::from_bits(reader.u64()?)),
         5 => Value::Str(reader.text()?),
-        6 => Value::List(
-            (0..reader.count()?).map(|_| read_value(reader, depth + 1)).collect::<Result<_, _>>()?,
-        ),
+        kind @ (6 | 8) => {
+            let items =
+                (0..reader.count()?).map(|_| read_value(reader, depth + 1)).collect::<Result<_, _>>()?;
+            if kind == 6 { Value::List(items) } else { Value::Tuple(items) }
+        }
         7 => {
             let mut entries = Vec::new();
             for _ in 0..reader.count()? {
@@ -327,6 +360,7 @@ fn segments(snapshot: &Snapshot) -> Vec<u8> {
         put_varint(&mut bytes, u64::from(segments.stack[row].0));
         put_varint(&mut bytes, u64::from(segments.blocks[row].start));
         put_varint(&mut bytes, u64::from(segments.blocks[row].end));
+        bytes.push(segments.shape[row].0);
     }
     bytes
 }
@@ -343,6 +377,7 @@ fn read_segments(snapshot: &mut Snapshot, reader: &mut Reader<'_>, n: usize) -> 
         segments.is_expandable.push(reader.u8()? != 0);
         segments.stack.push(StackId(reader.number()?));
         segments.blocks.push(reader.number()?..reader.number()?);
+        segments.shape.push(ShapeId(reader.u8()?));
     }
     Ok(())
 }
@@ -359,6 +394,7 @@ fn blocks(snapshot: &Snapshot) -> Vec<u8> {
         BlockState::Allocated => 1,
         BlockState::PendingFree => 2,
     }));
+    bytes.extend(blocks.shape.iter().map(|shape| shape.0));
     bytes
 }
 
@@ -375,15 +411,20 @@ fn read_blocks(snapshot: &mut Snapshot, reader: &mut Reader<'_>, n: usize) -> Re
             _ => BlockState::PendingFree,
         });
     }
+    for _ in 0..n {
+        blocks.shape.push(ShapeId(reader.u8()?));
+    }
     Ok(())
 }
 
 fn extras(snapshot: &Snapshot) -> Vec<u8> {
     let mut bytes = Vec::new();
     for extra in &snapshot.trace.extras {
-        for id in [extra.compile_context, extra.user_metadata, extra.category] {
+        for id in [extra.compile_context, extra.user_metadata, extra.category, extra.internal] {
             put_varint(&mut bytes, id.map_or(0, |id| u64::from(id.0) + 1));
         }
+        put_varint(&mut bytes, extra.forward.map_or(0, |list| u64::from(list) + 1));
+        bytes.push(extra.shape.0);
         bytes.push(u8::from(extra.pool.is_some()) | u8::from(extra.is_internal) << 1);
         let (first, second) = extra.pool.unwrap_or((0, 0));
         put_varint(&mut bytes, first);
@@ -398,6 +439,9 @@ fn read_extras(snapshot: &mut Snapshot, reader: &mut Reader<'_>, n: usize) -> Re
     }
     for _ in 0..n {
         let (compile_context, user_metadata, category) = (text(reader)?, text(reader)?, text(reader)?);
+        let internal = text(reader)?;
+        let forward = reader.number::<u32>()?.checked_sub(1);
+        let shape = ShapeId(reader.u8()?);
         let flags = reader.u8()?;
         let pool = (reader.varint()?, reader.varint()?);
         snapshot.trace.extras.push(Extra {
@@ -406,6 +450,9 @@ fn read_extras(snapshot: &mut Snapshot, reader: &mut Reader<'_>, n: usize) -> Re
             category,
             pool: (flags & 1 != 0).then_some(pool),
             is_internal: flags & 2 != 0,
+            internal,
+            forward,
+            shape,
         });
     }
     Ok(())
@@ -418,6 +465,7 @@ fn annotations(snapshot: &Snapshot) -> Vec<u8> {
         put_varint(&mut bytes, u64::from(annotation.name.0));
         put_varint(&mut bytes, u64::from(annotation.device));
         put_varint(&mut bytes, annotation.time_us as u64);
+        bytes.push(annotation.shape.0);
     }
     bytes
 }
@@ -429,6 +477,7 @@ fn read_annotations(snapshot: &mut Snapshot, reader: &mut Reader<'_>, n: usize) 
             name: StrId(reader.number()?),
             device: reader.number()?,
             time_us: reader.varint()? as i64,
+            shape: ShapeId(reader.u8()?),
         });
     }
     Ok(())
@@ -456,6 +505,7 @@ fn frames(stacks: &Stacks) -> Vec<u8> {
         put_varint(&mut bytes, u64::from(frame.name.0));
         put_varint(&mut bytes, u64::from(frame.filename.0));
         put_varint(&mut bytes, u64::from(frame.line));
+        put_varint(&mut bytes, u64::from(frame.more));
     }
     bytes
 }
@@ -467,6 +517,7 @@ fn read_frames(reader: &mut Reader<'_>, n: usize) -> Result<Vec<Frame>, PackErro
                 name: StrId(reader.number()?),
                 filename: StrId(reader.number()?),
                 line: reader.number()?,
+                more: reader.number()?,
             })
         })
         .collect()
@@ -498,6 +549,142 @@ fn read_stacks(stacks: &mut Stacks, reader: &mut Reader<'_>, n: usize) -> Result
             "a stack in the pack names a frame that is not there; build the pack again",
         ));
     }
-    *stacks = Stacks::from_parts(frames, flat, ends);
+    *stacks = Stacks::from_parts(stacks.all_more().to_vec(), frames, flat, ends);
     Ok(())
+}
+
+fn more(stacks: &Stacks) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for more in stacks.all_more() {
+        bytes.push(more.shape.0);
+        put_varint(&mut bytes, more.fields.len() as u64);
+        for (key, value) in &more.fields {
+            put_varint(&mut bytes, u64::from(key.0));
+            match value {
+                MoreValue::Text(text) => {
+                    bytes.push(0);
+                    put_varint(&mut bytes, u64::from(text.0));
+                }
+                MoreValue::Number(number) => {
+                    bytes.push(1);
+                    put_varint(&mut bytes, *number as u64);
+                }
+            }
+        }
+    }
+    bytes
+}
+
+fn read_more(reader: &mut Reader<'_>, n: usize) -> Result<Vec<More>, PackError> {
+    let field = |reader: &mut Reader<'_>| {
+        let key = StrId(reader.number()?);
+        let value = match reader.u8()? {
+            0 => MoreValue::Text(StrId(reader.number()?)),
+            _ => MoreValue::Number(reader.varint()? as i64),
+        };
+        Ok((key, value))
+    };
+    (0..n)
+        .map(|_| {
+            let shape = ShapeId(reader.u8()?);
+            let fields = (0..reader.count()?).map(|_| field(reader)).collect::<Result<_, _>>()?;
+            Ok(More { shape, fields })
+        })
+        .collect()
+}
+
+/// The keys of rows, lists of texts, and what stands at the top of the file.
+fn what_makes_it_whole(snapshot: &Snapshot) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for lists in [&snapshot.keys.0[..], snapshot.forward.all()] {
+        put_varint(&mut bytes, lists.len() as u64);
+        for list in lists {
+            put_varint(&mut bytes, list.len() as u64);
+            list.iter().for_each(|id| put_varint(&mut bytes, u64::from(id.0)));
+        }
+    }
+    put_texts(&mut bytes, &snapshot.top);
+    put_varint(&mut bytes, u64::from(snapshot.n_traces));
+    put_varint(&mut bytes, snapshot.rest.len() as u64);
+    for (name, value) in &snapshot.rest {
+        put_bytes(&mut bytes, name.as_bytes());
+        put_value(&mut bytes, value);
+    }
+    bytes
+}
+
+fn read_what_makes_it_whole(snapshot: &mut Snapshot, reader: &mut Reader<'_>) -> Result<(), PackError> {
+    let lists = |reader: &mut Reader<'_>| -> Result<Vec<Vec<StrId>>, PackError> {
+        let list = |reader: &mut Reader<'_>| {
+            (0..reader.count()?).map(|_| Ok(StrId(reader.number()?))).collect::<Result<_, _>>()
+        };
+        (0..reader.count()?).map(|_| list(reader)).collect()
+    };
+    snapshot.keys.0 = lists(reader)?;
+    snapshot.forward = Texts::from_lists(lists(reader)?);
+    snapshot.top = read_texts(reader)?;
+    snapshot.n_traces = reader.number()?;
+    for _ in 0..reader.count()? {
+        snapshot.rest.push((reader.text()?, read_value(reader, 0)?));
+    }
+    Ok(())
+}
+
+fn kept(kept: &[Kept]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for kept in kept {
+        bytes.push(match kept.of {
+            KeptOf::Event => 0,
+            KeptOf::Segment => 1,
+            KeptOf::Block => 2,
+            KeptOf::Annotation => 3,
+        });
+        put_varint(&mut bytes, u64::from(kept.row));
+        put_varint(&mut bytes, u64::from(kept.key.0));
+        put_value(&mut bytes, &kept.value);
+    }
+    bytes
+}
+
+fn read_kept(reader: &mut Reader<'_>, n: usize) -> Result<Vec<Kept>, PackError> {
+    (0..n)
+        .map(|_| {
+            let of = match reader.u8()? {
+                0 => KeptOf::Event,
+                1 => KeptOf::Segment,
+                2 => KeptOf::Block,
+                _ => KeptOf::Annotation,
+            };
+            Ok(Kept {
+                of,
+                row: reader.number()?,
+                key: StrId(reader.number()?),
+                value: read_value(reader, 0)?,
+            })
+        })
+        .collect()
+}
+
+fn history(history: &[History]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for used in history {
+        put_varint(&mut bytes, u64::from(used.block));
+        put_varint(&mut bytes, used.address);
+        put_varint(&mut bytes, used.real_size);
+        put_varint(&mut bytes, u64::from(used.stack.0));
+    }
+    bytes
+}
+
+fn read_history(reader: &mut Reader<'_>, n: usize) -> Result<Vec<History>, PackError> {
+    (0..n)
+        .map(|_| {
+            Ok(History {
+                block: reader.number()?,
+                address: reader.varint()?,
+                real_size: reader.varint()?,
+                stack: StackId(reader.number()?),
+            })
+        })
+        .collect()
 }

@@ -64,7 +64,7 @@ impl Palette {
             .all_frames()
             .iter()
             .map(|frame| {
-                let line = frame.line.to_le_bytes();
+                let line = frame.known_line().unwrap_or(0).to_le_bytes();
                 hash(&[file_name(strings.bytes(frame.filename)), strings.bytes(frame.name), &line])
             })
             .collect();

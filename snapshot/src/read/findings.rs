@@ -45,7 +45,9 @@ fn sentence(code: &str, subject: &str, count: u64) -> String {
     let times = if count == 1 { "once".to_owned() } else { format!("{count} times") };
     match code {
         "unknown-key" => {
-            format!("the file has the field {subject} ({times}), which this version does not show")
+            format!(
+                "the file has the field {subject} ({times}), which this version keeps but does not understand"
+            )
         }
         "unknown-action" => {
             format!(
@@ -64,9 +66,20 @@ fn sentence(code: &str, subject: &str, count: u64) -> String {
             format!("{subject} holds something that is not an entry of it ({times}); it was left out")
         }
         "trailing-bytes" => format!("{count} bytes follow the end of the pickle; they were not read"),
-        "host-memory" => {
-            format!("the file records pinned host memory ({subject}), which this version does not show")
+        "not-kept" => {
+            format!(
+                "the value of {subject} is too large or too deep to be kept ({times}); exports leave it out"
+            )
         }
+        "segment-sums" => {
+            format!(
+                "the sizes that a segment states are not the sums over its blocks ({times}); the sums are shown"
+            )
+        }
+        "rotated" => format!(
+            "a trace began in the middle ({times}): max_entries was changed while recording, and torch then takes \
+             the wrong event for the oldest; its events were put back into order of time"
+        ),
         _ => format!("{code}: {subject} ({times})"),
     }
 }

@@ -108,8 +108,10 @@ impl From<Kind> for Val {
 /// A container that is not a row or a stack.
 #[derive(Debug)]
 pub(crate) enum Object {
-    /// A list or tuple of anything.
+    /// A list of anything.
     List(Vec<Val>),
+    /// A tuple of anything but two integers.
+    Tuple(Vec<Val>),
     /// A list of rows of one table that stand one after the other: `start..end`.
     Run(Row, u32, u32),
     /// A dict of anything.
@@ -186,7 +188,7 @@ pub(super) fn machine<R: Read>(bytes: R) -> Machine<R> {
         marks: Vec::new(),
         memo: Vec::new(),
         heap: Heap::default(),
-        builder: Builder::default(),
+        builder: Builder::new(),
         findings: Findings::default(),
         frame_ids: Vec::new(),
         protocol: 0,
@@ -523,7 +525,7 @@ impl<R: Read> Machine<R> {
             Kind::EmptyTuple.into()
         } else {
             let items = items.to_vec();
-            self.heap.add(Object::List(items))
+            self.heap.add(Object::Tuple(items))
         };
         self.stack.truncate(from);
         self.stack.push(tuple);

@@ -7,10 +7,9 @@
 use super::ReadError;
 use super::findings::Findings;
 use super::pickle::{Heap, Kind, Object, Val};
-use crate::Snapshot;
 use crate::model::{
-    Action, ActionNames, Annotation, BlockState, Blocks, Device, Extra, Frame, Segments, StackId, Stacks,
-    StrId, Strings, Trace, Value,
+    Action, ActionNames, Annotation, BlockState, Blocks, Device, Extra, Frame, History, Kept, KeptOf, Keys,
+    More, MoreValue, Segments, ShapeId, StackId, Stacks, StrId, Strings, Texts, Trace, Value,
 };
 
 /// Tables whose rows come from dicts.
@@ -47,7 +46,8 @@ enum Field {
     UserMetadata,
     Pool,
     Category,
-    IsInternal,
+    Internal,
+    ForwardFrames,
     Requested,
     State,
     History,
@@ -60,9 +60,10 @@ enum Field {
     Name,
     Filename,
     Line,
-    /// Known, and derivable from the rest.
-    Derived,
-    /// Kept as a finding.
+    AllocatedSize,
+    ActiveSize,
+    RequestedSize,
+    /// Kept as it is, and counted.
     Unknown,
 }
 
@@ -77,6 +78,8 @@ struct Shape {
     keys: Vec<Val>,
     target: Target,
     fields: Vec<Field>,
+    /// Under which the keys are remembered in the snapshot.
+    id: ShapeId,
 }
 
 /// Different key sequences remembered; real files have fewer than ten.
@@ -87,12 +90,13 @@ const MAX_SIZE: u64 = 1 << 60;
 
 /// Which fields were seen: the fingerprints of torch's releases.
 #[derive(Default)]
-struct Seen {
-    history: bool,
-    compile_context: bool,
-    user_metadata: bool,
-    pool: bool,
-    torch_npu: bool,
+pub(super) struct Seen {
+    pub(super) history: bool,
+    pub(super) compile_context: bool,
+    pub(super) user_metadata: bool,
+    pub(super) pool: bool,
+    pub(super) category: bool,
+    pub(super) torch_npu: bool,
 }
 
 /// The tables while they fill.
@@ -100,18 +104,40 @@ struct Seen {
 pub(crate) struct Builder {
     pub(crate) strings: Strings,
     pub(crate) stacks: Stacks,
-    streams: Vec<u64>,
-    action_names: ActionNames,
-    actions: Vec<(StrId, Action)>,
-    trace: Trace,
-    has_time: bool,
-    last_extra: (Extra, u32),
-    segments: Segments,
-    blocks: Blocks,
-    annotations: Vec<Annotation>,
+    pub(super) streams: Vec<u64>,
+    pub(super) action_names: ActionNames,
+    pub(super) actions: Vec<(StrId, Action)>,
+    pub(super) trace: Trace,
+    pub(super) has_time: bool,
+    pub(super) last_extra: (Extra, u32),
+    pub(super) segments: Segments,
+    pub(super) blocks: Blocks,
+    pub(super) annotations: Vec<Annotation>,
     shapes: Vec<Shape>,
-    last_shape: usize,
-    seen: Seen,
+    pub(super) last_shape: usize,
+    /// Key sequences, by [`ShapeId`].
+    pub(super) keys: Keys,
+    pub(super) forward: Texts,
+    pub(super) kept: Vec<Kept>,
+    /// What is left of [`KEPT_BYTES`].
+    pub(super) kept_budget: u64,
+    /// The keys of frames that have only the usual ones.
+    pub(super) plain_frame: Option<ShapeId>,
+    /// Fields of the dict at hand that no column holds.
+    pub(super) loose: Vec<(Val, Val)>,
+    pub(super) seen: Seen,
+}
+
+/// Values that no column holds are kept up to this many bytes, all together; beyond it they are only counted.
+const KEPT_BYTES: u64 = 24 << 20;
+
+/// And one of them up to this many.
+const KEPT_BYTES_EACH: u64 = 1 << 20;
+
+impl Builder {
+    pub(crate) fn new() -> Self {
+        Self { kept_budget: KEPT_BYTES, ..Self::default() }
+    }
 }
 
 impl Builder {
@@ -134,8 +160,10 @@ impl Builder {
         if target == Target::Other {
             return Ok(None);
         }
+        let id = self.shapes[shape].id;
         let fields = std::mem::take(&mut self.shapes[shape].fields);
-        let mut dict = Dict { items, fields: &fields, heap, findings };
+        let loose = std::mem::take(&mut self.loose);
+        let mut dict = Dict { items, fields: &fields, shape: id, heap, findings, loose };
         let val = match target {
             Target::Row(Row::Event) => self.event(&mut dict),
             Target::Row(Row::Block) => self.block(&mut dict),
@@ -143,9 +171,45 @@ impl Builder {
             Target::Row(Row::Annotation) => self.annotation(&mut dict),
             _ => self.frame(&mut dict),
         };
-        dict.count_unknown(target, &self.strings);
+        if fields.contains(&Field::Unknown) {
+            dict.count_unknown(target, &self.strings);
+        }
+        let mut loose = std::mem::take(&mut dict.loose);
+        if let Kind::Row(row, at) = val.kind() {
+            for (key, val) in loose.drain(..) {
+                self.keep(row, at, key, val, heap, findings);
+            }
+        }
+        loose.clear();
+        self.loose = loose;
         self.shapes[shape].fields = fields;
         Ok(Some(val))
+    }
+
+    /// Keeps a field that no column holds.
+    #[cold]
+    fn keep(&mut self, row: Row, at: u32, key: Val, val: Val, heap: &Heap, findings: &mut Findings) {
+        let Kind::Str(key) = key.kind() else { return };
+        let of = match row {
+            Row::Event => KeptOf::Event,
+            Row::Block => KeptOf::Block,
+            Row::Segment => KeptOf::Segment,
+            Row::Annotation => KeptOf::Annotation,
+        };
+        match self.budgeted(heap, val) {
+            Some(value) => self.kept.push(Kept { of, row: at, key, value }),
+            None => findings.count("not-kept", &self.strings.text(key)),
+        }
+    }
+
+    /// A value in full, unless it is too large, or all that is kept would be. What was tried in vain counts, too: it took
+    /// its time.
+    fn budgeted(&mut self, heap: &Heap, val: Val) -> Option<Value> {
+        let most = self.kept_budget.min(KEPT_BYTES_EACH);
+        let mut left = most;
+        let value = self.value(heap, val, 0, &mut left);
+        self.kept_budget -= if value.is_some() { most - left } else { most };
+        value
     }
 
     fn shape_of(&mut self, items: &[Val]) -> usize {
@@ -165,7 +229,15 @@ impl Builder {
         if self.shapes.len() == MAX_SHAPES {
             self.shapes.pop();
         }
-        self.shapes.push(Shape { keys, target, fields });
+        let texts = keys.iter().map(|key| match key.kind() {
+            Kind::Str(id) => Some(id),
+            _ => None,
+        });
+        let id = match target {
+            Target::Other => ShapeId::NONE,
+            _ => texts.collect::<Option<Vec<_>>>().map_or(ShapeId::NONE, |keys| self.keys.intern(keys)),
+        };
+        self.shapes.push(Shape { keys, target, fields, id });
         self.last_shape = self.shapes.len() - 1;
         self.last_shape
     }
@@ -199,36 +271,51 @@ impl Builder {
     fn event(&mut self, dict: &mut Dict<'_>) -> Val {
         let row = self.trace.len() as u32;
         let mut event = EventRow::default();
-        let mut extra = Extra::default();
-        for (field, val) in dict.fields.iter().zip(dict.items.chunks_exact(2)) {
-            let val = val[1];
+        let mut extra = Extra { shape: dict.shape, ..Extra::default() };
+        for (at, field) in dict.fields.iter().enumerate() {
+            let val = dict.val(at);
             match field {
-                Field::Action => event.action = self.action(val, dict.findings),
-                Field::Address | Field::DeviceFree => event.address = dict.number(val, "addr"),
-                Field::Size => event.size = dict.size(val, "size"),
-                Field::Stream => event.stream = dict.number(val, "stream"),
+                Field::Action => event.action = self.action(at, dict),
+                Field::Address => event.address = dict.number(at, "addr"),
+                Field::DeviceFree => event.device_free = Some(dict.number(at, "device_free")),
+                Field::Size => event.size = dict.size(at, "size"),
+                Field::Stream => event.stream = dict.number(at, "stream"),
                 Field::Time => {
-                    event.time_us = dict.number(val, "time_us") as i64;
+                    event.time_us = dict.number(at, "time_us") as i64;
                     self.has_time = true;
                 }
-                Field::Frames => event.stack = self.stack(val, dict),
+                Field::Frames => event.stack = self.stack(at, dict),
                 Field::CompileContext => {
                     self.seen.compile_context = true;
-                    // Torch writes "N/A" for none.
-                    extra.compile_context = self.note(val, b"N/A");
+                    extra.compile_context = dict.text(at, "compile_context");
                 }
                 Field::UserMetadata => {
                     self.seen.user_metadata = true;
-                    extra.user_metadata = self.note(val, b"");
+                    extra.user_metadata = dict.text(at, "user_metadata");
                 }
                 Field::Pool => {
                     self.seen.pool = true;
-                    extra.pool = dict.pair(val, "pool_id");
+                    extra.pool = dict.pair(at, "pool_id");
                 }
-                Field::Category => extra.category = self.note(val, b""),
-                Field::IsInternal => extra.is_internal = true,
+                Field::Category => {
+                    self.seen.category = true;
+                    extra.category = dict.text(at, "category");
+                }
+                Field::Internal => {
+                    extra.is_internal = true;
+                    match val.kind() {
+                        Kind::Str(id) => extra.internal = Some(id),
+                        _ => dict.keep(at),
+                    }
+                }
+                Field::ForwardFrames => extra.forward = self.texts(at, dict),
                 _ => {}
             }
+        }
+        if event.action == Action::OOM {
+            event.address = event.device_free.unwrap_or(event.address);
+        } else if event.device_free.is_some() {
+            dict.keep_named(Field::DeviceFree);
         }
         let stream = self.stream(event.stream);
         let extra = self.extra(extra);
@@ -243,20 +330,20 @@ impl Builder {
         Kind::Row(Row::Event, row).into()
     }
 
-    fn action(&mut self, val: Val, findings: &mut Findings) -> Action {
-        let Kind::Str(id) = val.kind() else {
-            findings.count("odd-field", "action");
+    fn action(&mut self, at: usize, dict: &mut Dict<'_>) -> Action {
+        let Kind::Str(id) = dict.val(at).kind() else {
+            dict.odd(at, "action", ());
             return self.action_names.intern("?");
         };
         if let Some((_, action)) = self.actions.iter().find(|(name, _)| *name == id) {
             if action.known_name().is_none() {
-                findings.count("unknown-action", &self.strings.text(id));
+                dict.findings.count("unknown-action", &self.strings.text(id));
             }
             return *action;
         }
         let name = self.strings.text(id);
         let action = Action::known(&name).unwrap_or_else(|| {
-            findings.count("unknown-action", &name);
+            dict.findings.count("unknown-action", &name);
             self.action_names.intern(&name)
         });
         if action == Action::WORKSPACE_SNAPSHOT {
@@ -268,10 +355,23 @@ impl Builder {
         action
     }
 
-    fn note(&self, val: Val, none: &[u8]) -> Option<StrId> {
-        match val.kind() {
-            Kind::Str(id) if self.strings.bytes(id) != none && !self.strings.bytes(id).is_empty() => Some(id),
+    /// A list of texts, as one number.
+    fn texts(&mut self, at: usize, dict: &mut Dict<'_>) -> Option<u32> {
+        let items: &[Val] = match dict.val(at).kind() {
+            Kind::EmptyList(_) | Kind::EmptyTuple => &[],
+            Kind::Object(object) => match &dict.heap.objects[object as usize] {
+                Object::List(items) => items,
+                _ => return dict.odd(at, "forward_frames", None),
+            },
+            _ => return dict.odd(at, "forward_frames", None),
+        };
+        let ids = items.iter().map(|item| match item.kind() {
+            Kind::Str(id) => Some(id),
             _ => None,
+        });
+        match ids.collect::<Option<Vec<StrId>>>() {
+            Some(ids) => Some(self.forward.intern(&ids)),
+            None => dict.odd(at, "forward_frames", None),
         }
     }
 
@@ -308,102 +408,122 @@ impl Builder {
         self.streams.len() as u32 - 1
     }
 
-    fn stack(&mut self, val: Val, dict: &mut Dict<'_>) -> StackId {
-        match val.kind() {
+    fn stack(&mut self, at: usize, dict: &mut Dict<'_>) -> StackId {
+        let val = dict.val(at);
+        match self.stack_of(val, dict.heap) {
+            Some(stack) => stack,
+            None => dict.odd(at, "frames", StackId::NONE),
+        }
+    }
+
+    /// The stack that a value is, if it is one.
+    fn stack_of(&mut self, val: Val, heap: &Heap) -> Option<StackId> {
+        Some(match val.kind() {
             Kind::Stack(id) => id,
             Kind::EmptyList(_) | Kind::EmptyTuple => StackId::EMPTY,
             Kind::None => StackId::NONE,
-            Kind::Object(object) => match &dict.heap.objects[object as usize] {
-                // A stack of more than a thousand frames.
+            Kind::Object(object) => match &heap.objects[object as usize] {
+                // A stack of more than a thousand frames, or one that was filled frame by frame.
                 Object::List(items) => {
-                    let frames: Vec<u32> = items
-                        .iter()
-                        .filter_map(|item| match item.kind() {
-                            Kind::Frame(id) => Some(id.0),
-                            _ => None,
-                        })
-                        .collect();
-                    if frames.len() < items.len() {
-                        dict.findings.count("odd-field", "frames");
-                    }
-                    self.stacks.intern(&frames)
+                    let frames = items.iter().map(|item| match item.kind() {
+                        Kind::Frame(id) => Some(id.0),
+                        _ => None,
+                    });
+                    self.stacks.intern(&frames.collect::<Option<Vec<u32>>>()?)
                 }
-                _ => dict.odd("frames", StackId::NONE),
+                _ => return None,
             },
-            _ => dict.odd("frames", StackId::NONE),
-        }
+            _ => return None,
+        })
     }
 
     fn block(&mut self, dict: &mut Dict<'_>) -> Val {
         let row = self.blocks.len() as u32;
-        let mut block = (None, 0, None, BlockState::Inactive, StackId::NONE);
-        let mut history = None;
-        for (field, val) in dict.fields.iter().zip(dict.items.chunks_exact(2)) {
-            let val = val[1];
+        let mut block = BlockRow::default();
+        let mut latest = None;
+        for (at, field) in dict.fields.iter().enumerate() {
             match field {
-                Field::Address => block.0 = Some(dict.number(val, "addr")),
-                Field::Size => block.1 = dict.size(val, "size"),
-                Field::Requested => block.2 = Some(dict.size(val, "requested_size")),
-                Field::State => block.3 = self.block_state(val, dict.findings),
-                Field::Frames => block.4 = self.stack(val, dict),
-                Field::History => history = self.history(val, dict),
+                Field::Address => block.address = Some(dict.number(at, "address")),
+                Field::Size => block.size = dict.size(at, "size"),
+                Field::Requested => block.requested = Some(dict.size(at, "requested_size")),
+                Field::State => block.state = self.block_state(at, dict),
+                Field::Frames => block.stack = self.stack(at, dict),
+                Field::History => latest = self.history(at, row, dict),
+                Field::ForwardFrames => dict.keep(at),
                 _ => {}
             }
         }
-        if let Some((address, requested, stack)) = history {
+        if let Some(latest) = latest {
             // Torch 2.0: the latest use of the block; its address is the block's while it is in use.
             self.seen.history = true;
-            block.0 = block.0.or(Some(address).filter(|_| block.3 != BlockState::Inactive));
-            block.2 = block.2.or(Some(requested));
-            block.4 = stack;
+            let is_used = block.state != BlockState::Inactive;
+            block.address = block.address.or(Some(latest.address).filter(|_| is_used));
+            block.requested = block.requested.or(Some(latest.real_size));
+            block.stack = latest.stack;
         }
         // Torch 2.0 writes no address: it follows from the blocks before, once the segment is known.
-        self.blocks.address.push(block.0.unwrap_or(u64::MAX));
-        self.blocks.size.push(block.1);
-        self.blocks.requested.push(block.2.unwrap_or(block.1));
-        self.blocks.state.push(block.3);
-        self.blocks.stack.push(block.4);
+        self.blocks.address.push(block.address.unwrap_or(u64::MAX));
+        self.blocks.size.push(block.size);
+        self.blocks.requested.push(block.requested.unwrap_or(block.size));
+        self.blocks.state.push(block.state);
+        self.blocks.stack.push(block.stack);
+        self.blocks.shape.push(dict.shape);
         Kind::Row(Row::Block, row).into()
     }
 
-    fn block_state(&self, val: Val, findings: &mut Findings) -> BlockState {
-        let Kind::Str(id) = val.kind() else {
-            findings.count("odd-field", "state");
-            return BlockState::Inactive;
-        };
+    fn block_state(&self, at: usize, dict: &mut Dict<'_>) -> BlockState {
+        let Kind::Str(id) = dict.val(at).kind() else { return dict.odd(at, "state", BlockState::Inactive) };
         match self.strings.bytes(id) {
             b"active_allocated" => BlockState::Allocated,
+            b"active_pending_free" => BlockState::PendingFree,
             // Torch's documents say "awaiting", its code writes "pending".
-            b"active_pending_free" | b"active_awaiting_free" => BlockState::PendingFree,
+            b"active_awaiting_free" => {
+                dict.keep(at);
+                BlockState::PendingFree
+            }
             b"inactive" => BlockState::Inactive,
             _ => {
-                findings.count("unknown-state", &self.strings.text(id));
+                dict.findings.count("unknown-state", &self.strings.text(id));
+                dict.keep(at);
                 BlockState::Inactive
             }
         }
     }
 
-    /// Address, requested bytes and stack of the latest use.
-    fn history(&mut self, val: Val, dict: &mut Dict<'_>) -> Option<(u64, u64, StackId)> {
-        let latest = match val.kind() {
+    /// The uses of a block, as torch 2.0 lists them, into their table; gives the latest.
+    fn history(&mut self, at: usize, block: u32, dict: &mut Dict<'_>) -> Option<History> {
+        let items: &[Val] = match dict.val(at).kind() {
+            Kind::EmptyList(_) | Kind::EmptyTuple => &[],
             Kind::Object(list) => match &dict.heap.objects[list as usize] {
-                Object::List(items) => *items.first()?,
-                _ => return None,
+                Object::List(items) => items,
+                _ => return dict.odd(at, "history", None),
             },
-            _ => return None,
+            _ => return dict.odd(at, "history", None),
         };
-        let Kind::Object(latest) = latest.kind() else { return dict.odd("history", None) };
-        let Object::Dict(entries) = &dict.heap.objects[latest as usize] else {
-            return dict.odd("history", None);
-        };
-        let mut used = (u64::MAX, 0, StackId::NONE);
+        let first = self.blocks.history.len();
+        for item in items {
+            match self.use_of(*item, block, dict.heap) {
+                Some(used) => self.blocks.history.push(used),
+                None => {
+                    self.blocks.history.truncate(first);
+                    return dict.odd(at, "history", None);
+                }
+            }
+        }
+        self.blocks.history.get(first).copied()
+    }
+
+    fn use_of(&mut self, val: Val, block: u32, heap: &Heap) -> Option<History> {
+        let Kind::Object(object) = val.kind() else { return None };
+        let Object::Dict(entries) = &heap.objects[object as usize] else { return None };
+        let mut used = History { block, address: u64::MAX, real_size: 0, stack: StackId::NONE };
         for (key, val) in entries {
-            let Kind::Str(key) = key.kind() else { continue };
+            let Kind::Str(key) = key.kind() else { return None };
             match self.strings.bytes(key) {
-                b"addr" => used.0 = dict.number(*val, "history.addr"),
-                b"real_size" => used.1 = dict.size(*val, "history.real_size"),
-                b"frames" => used.2 = self.stack(*val, dict),
-                _ => {}
+                b"addr" => used.address = heap.unsigned(*val)?,
+                b"real_size" => used.real_size = heap.unsigned(*val).filter(|size| *size <= MAX_SIZE)?,
+                b"frames" => used.stack = self.stack_of(*val, heap)?,
+                _ => return None,
             }
         }
         Some(used)
@@ -412,28 +532,22 @@ impl Builder {
     fn segment(&mut self, dict: &mut Dict<'_>) -> Val {
         let row = self.segments.len() as u32;
         let mut segment = SegmentRow::default();
-        for (field, val) in dict.fields.iter().zip(dict.items.chunks_exact(2)) {
-            let val = val[1];
+        for (at, field) in dict.fields.iter().enumerate() {
+            let val = dict.val(at);
             match field {
-                Field::Device => {
-                    let device = dict.number(val, "device");
-                    segment.device = u32::try_from(device)
-                        .ok()
-                        .filter(|d| *d <= MAX_DEVICE)
-                        .unwrap_or_else(|| dict.odd("device", 0));
-                }
-                Field::Address => segment.address = dict.number(val, "address"),
-                Field::TotalSize => segment.total_size = dict.size(val, "total_size"),
-                Field::Stream => segment.stream = dict.number(val, "stream"),
-                Field::SegmentKind => {
-                    if let Kind::Str(id) = val.kind() {
-                        segment.kind = Some(id);
-                    }
-                }
-                Field::Pool => segment.pool = dict.pair(val, "segment_pool_id").unwrap_or((0, 0)),
-                Field::IsExpandable => segment.is_expandable = val.kind() == Kind::Bool(true),
-                Field::Frames => segment.stack = self.stack(val, dict),
-                Field::Blocks => segment.blocks = self.blocks_of(val, dict),
+                Field::Device => segment.device = dict.device(at),
+                Field::Address => segment.address = dict.number(at, "address"),
+                Field::TotalSize => segment.total_size = dict.size(at, "total_size"),
+                Field::Stream => segment.stream = dict.number(at, "stream"),
+                Field::SegmentKind => segment.kind = dict.text(at, "segment_type"),
+                Field::Pool => segment.pool = dict.pair(at, "segment_pool_id").unwrap_or((0, 0)),
+                Field::IsExpandable => match val.kind() {
+                    Kind::Bool(is_true) => segment.is_expandable = is_true,
+                    _ => dict.odd(at, "is_expandable", ()),
+                },
+                Field::Frames => segment.stack = self.stack(at, dict),
+                Field::ForwardFrames => dict.keep(at),
+                Field::Blocks => segment.blocks = self.blocks_of(at, dict),
                 _ => {}
             }
         }
@@ -445,6 +559,7 @@ impl Builder {
             }
             address = self.blocks.address[at].saturating_add(self.blocks.size[at]);
         }
+        self.check_sums(&segment, dict);
         let kind = segment.kind.unwrap_or_else(|| self.strings.intern(b""));
         let stream = self.stream(segment.stream);
         let segments = &mut self.segments;
@@ -457,37 +572,60 @@ impl Builder {
         segments.is_expandable.push(segment.is_expandable);
         segments.stack.push(segment.stack);
         segments.blocks.push(segment.blocks);
+        segments.shape.push(dict.shape);
         Kind::Row(Row::Segment, row).into()
     }
 
-    fn blocks_of(&mut self, val: Val, dict: &mut Dict<'_>) -> std::ops::Range<u32> {
-        match val.kind() {
-            Kind::EmptyList(_) => 0..0,
+    /// The sizes that a segment states must be the sums over its blocks.
+    fn check_sums(&self, segment: &SegmentRow, dict: &mut Dict<'_>) {
+        let blocks = &self.blocks;
+        let sum = |column: &[u64], is_counted: fn(BlockState) -> bool| -> u64 {
+            let rows = segment.blocks.start as usize..segment.blocks.end as usize;
+            let counted = rows.filter(|row| is_counted(blocks.state[*row]));
+            counted.fold(0, |sum, row| sum.saturating_add(column[row]))
+        };
+        for (at, field) in dict.fields.iter().enumerate() {
+            let expected = match field {
+                Field::AllocatedSize => sum(&blocks.size, |state| state == BlockState::Allocated),
+                Field::ActiveSize => sum(&blocks.size, |state| state != BlockState::Inactive),
+                Field::RequestedSize => sum(&blocks.requested, |state| state != BlockState::Inactive),
+                _ => continue,
+            };
+            if dict.heap.unsigned(dict.val(at)) != Some(expected) {
+                // Pinned host memory states other sums: its segments are blocks.
+                if segment.device != Device::HOST {
+                    dict.findings.count("segment-sums", "");
+                }
+                dict.keep(at);
+            }
+        }
+    }
+
+    fn blocks_of(&mut self, at: usize, dict: &mut Dict<'_>) -> std::ops::Range<u32> {
+        match dict.val(at).kind() {
+            Kind::EmptyList(_) | Kind::EmptyTuple => 0..0,
             Kind::Object(object) => match dict.heap.objects[object as usize] {
                 Object::Run(Row::Block, start, end) => start..end,
-                _ => dict.odd("blocks", 0..0),
+                _ => dict.odd(at, "blocks", 0..0),
             },
-            _ => dict.odd("blocks", 0..0),
+            _ => dict.odd(at, "blocks", 0..0),
         }
     }
 
     fn annotation(&mut self, dict: &mut Dict<'_>) -> Val {
         let row = self.annotations.len() as u32;
-        let mut annotation = Annotation { is_start: false, name: StrId(u32::MAX), device: 0, time_us: 0 };
-        for (field, val) in dict.fields.iter().zip(dict.items.chunks_exact(2)) {
-            let val = val[1];
+        let name = StrId(u32::MAX);
+        let mut annotation = Annotation { is_start: false, name, device: 0, time_us: 0, shape: dict.shape };
+        for (at, field) in dict.fields.iter().enumerate() {
             match field {
-                Field::Stage => {
-                    annotation.is_start =
-                        matches!(val.kind(), Kind::Str(id) if self.strings.bytes(id) == b"START");
-                }
-                Field::Name => {
-                    if let Kind::Str(id) = val.kind() {
-                        annotation.name = id;
-                    }
-                }
-                Field::Device => annotation.device = dict.number(val, "device") as u32,
-                Field::Time => annotation.time_us = dict.number(val, "time_us") as i64,
+                Field::Stage => match dict.val(at).kind() {
+                    Kind::Str(id) if self.strings.bytes(id) == b"START" => annotation.is_start = true,
+                    Kind::Str(id) if self.strings.bytes(id) == b"END" => annotation.is_start = false,
+                    _ => dict.odd(at, "stage", ()),
+                },
+                Field::Name => annotation.name = dict.text(at, "name").unwrap_or(name),
+                Field::Device => annotation.device = dict.device(at),
+                Field::Time => annotation.time_us = dict.number(at, "time_us") as i64,
                 _ => {}
             }
         }
@@ -497,9 +635,11 @@ impl Builder {
 
     fn frame(&mut self, dict: &mut Dict<'_>) -> Val {
         let empty = self.strings.intern(b"");
-        let mut frame = Frame { name: empty, filename: empty, line: 0 };
-        for (field, val) in dict.fields.iter().zip(dict.items.chunks_exact(2)) {
-            match (field, val[1].kind()) {
+        let mut frame = Frame { name: empty, filename: empty, line: 0, more: 0 };
+        let mut fields = Vec::new();
+        for (at, field) in dict.fields.iter().enumerate() {
+            let val = dict.val(at);
+            match (field, val.kind()) {
                 (Field::Name, Kind::Str(id)) => frame.name = id,
                 (Field::Filename, Kind::Str(id)) => {
                     frame.filename = id;
@@ -507,374 +647,41 @@ impl Builder {
                         self.seen.torch_npu = true;
                     }
                 }
-                // -1 arrives as 2^64-1: unknown, like every line that is no line.
-                (Field::Line, _) => {
-                    frame.line = u32::try_from(dict.heap.int(val[1]).unwrap_or(0)).unwrap_or(0)
+                (Field::Line, Kind::Int(line @ 0..=0xffff_fffe)) => frame.line = line as u32,
+                // -1 arrives as 2^64-1: unknown.
+                (Field::Line, _) if dict.heap.unsigned(val) == Some(u64::MAX) => {
+                    frame.line = Frame::UNKNOWN_LINE
                 }
-                _ => {}
+                (_, Kind::Str(id)) => fields.extend(dict.key(at).map(|key| (key, MoreValue::Text(id)))),
+                (_, Kind::Int(number)) => {
+                    fields.extend(dict.key(at).map(|key| (key, MoreValue::Number(number))));
+                }
+                _ => dict.odd(at, "of a frame", ()),
             }
+        }
+        if !fields.is_empty() || self.plain_frame != Some(dict.shape) {
+            frame.more = self.more(dict.shape, fields);
         }
         Kind::Frame(self.stacks.intern_frame(frame)).into()
     }
 
-    /// Puts the tables together once the pickle has ended with `top`.
-    pub(crate) fn finish(
-        mut self,
-        heap: Heap,
-        mut findings: Findings,
-        top: Val,
-        wrapping: String,
-        content_bytes: u64,
-    ) -> Result<Snapshot, ReadError> {
-        let parts = self.parts(&heap, top, &mut findings)?;
-        let settings = parts.settings.map_or_else(Vec::new, |val| self.settings(&heap, val));
-        self.warn_of_host_memory(&heap, &parts, &mut findings);
-        let segments_by_device = self.segments_by_device(&heap, parts.segments, &mut findings);
-        let traces = self.traces(&heap, parts.traces, &mut findings);
-        let annotations = self.annotations_of(&heap, parts.annotations, &mut findings);
-        let producer = self.producer(&parts, &settings);
-        if !self.has_time {
-            self.trace.time_us = Vec::new();
+    /// What a frame has beyond name, file and line, as a number.
+    #[cold]
+    fn more(&mut self, shape: ShapeId, fields: Vec<(StrId, MoreValue)>) -> u32 {
+        // Nearly every frame of a file has the same three keys: these are number 0.
+        if self.plain_frame.is_none() && fields.is_empty() {
+            self.plain_frame = Some(shape);
+            self.stacks.set_plain(shape);
+            return 0;
         }
-        if self.trace.extras.is_empty() {
-            self.trace.extras.push(Extra::default());
-        }
-        let (trace, event_ranges) = arrange_trace(self.trace, traces);
-        let (segments, segment_ranges) = arrange_segments(self.segments, segments_by_device);
-        let n = event_ranges.len().max(segment_ranges.len());
-        let devices = (0..n)
-            .map(|at| Device {
-                ordinal: at as u32,
-                events: event_ranges.get(at).cloned().unwrap_or(0..0),
-                segments: segment_ranges.get(at).cloned().unwrap_or(0..0),
-            })
-            .filter(|device| !device.events.is_empty() || !device.segments.is_empty())
-            .collect();
-        Ok(Snapshot {
-            wrapping: vec![wrapping],
-            content_bytes,
-            producer,
-            strings: self.strings,
-            stacks: self.stacks,
-            streams: self.streams,
-            action_names: self.action_names,
-            trace,
-            segments,
-            blocks: self.blocks,
-            devices,
-            host: None,
-            annotations,
-            settings,
-            findings: findings.into_findings(),
-        })
-    }
-
-    fn parts(&self, heap: &Heap, top: Val, findings: &mut Findings) -> Result<Parts, ReadError> {
-        let mut parts = Parts::default();
-        match top.kind() {
-            // torch.cuda.memory_snapshot(): the segments alone.
-            Kind::Object(object)
-                if matches!(heap.objects[object as usize], Object::Run(Row::Segment, ..)) =>
-            {
-                parts.segments = Some(top);
-                return Ok(parts);
-            }
-            Kind::Object(object) => {
-                if let Object::Dict(entries) = &heap.objects[object as usize] {
-                    for (key, val) in entries {
-                        let Kind::Str(key) = key.kind() else { continue };
-                        match self.strings.bytes(key) {
-                            b"segments" => parts.segments = Some(*val),
-                            b"device_traces" => parts.traces = Some(*val),
-                            b"allocator_settings" => parts.settings = Some(*val),
-                            b"external_annotations" => parts.annotations = Some(*val),
-                            b"host_segments" => parts.host_segments = Some(*val),
-                            b"host_traces" => parts.host_traces = Some(*val),
-                            _ => findings
-                                .count("unknown-key", &format!("\"{}\" at the top", self.strings.text(key))),
-                        }
-                    }
-                }
-            }
-            _ => {}
-        }
-        if parts.segments.is_some() || parts.traces.is_some() {
-            return Ok(parts);
-        }
-        let message = "the pickle is readable but holds no memory snapshot: there is neither \"segments\" nor \
-                       \"device_traces\" at its top; snapshots come from torch.cuda.memory._dump_snapshot()";
-        Err(ReadError::new(ReadError::NOT_A_SNAPSHOT, None, message))
-    }
-
-    fn settings(&self, heap: &Heap, val: Val) -> Vec<(String, Value)> {
-        let mut budget = MAX_SETTING_NODES;
-        match self.value(heap, val, 0, &mut budget) {
-            Value::Dict(entries) => entries
-                .into_iter()
-                .filter_map(|(key, value)| match key {
-                    Value::Str(key) => Some((key, value)),
-                    _ => None,
-                })
-                .collect(),
-            _ => Vec::new(),
-        }
-    }
-
-    /// A plain copy of a small value; deep or endlessly shared ones are cut off.
-    fn value(&self, heap: &Heap, val: Val, depth: u32, budget: &mut u32) -> Value {
-        const MAX_DEPTH: u32 = 16;
-        if depth > MAX_DEPTH || *budget == 0 {
-            return Value::None;
-        }
-        *budget -= 1;
-        match val.kind() {
-            Kind::Bool(is_true) => Value::Bool(is_true),
-            Kind::Int(number) => Value::Int(i128::from(number)),
-            Kind::Big(row) => Value::Int(heap.bigs[row as usize]),
-            Kind::Float(row) => Value::Float(heap.floats[row as usize]),
-            Kind::Str(id) => Value::Str(self.strings.text(id).into_owned()),
-            Kind::EmptyList(_) | Kind::EmptyTuple => Value::List(Vec::new()),
-            Kind::EmptyDict(_) => Value::Dict(Vec::new()),
-            Kind::Pair(row) => {
-                let (first, second) = heap.pairs[row as usize];
-                Value::List(vec![Value::Int(first.into()), Value::Int(second.into())])
-            }
-            Kind::Object(object) => match &heap.objects[object as usize] {
-                Object::List(items) => {
-                    let mut values = Vec::new();
-                    for item in items.iter().take(*budget as usize) {
-                        values.push(self.value(heap, *item, depth + 1, budget));
-                    }
-                    Value::List(values)
-                }
-                Object::Dict(entries) => {
-                    let mut values = Vec::new();
-                    for (key, item) in entries.iter().take(*budget as usize) {
-                        let key = self.value(heap, *key, depth + 1, budget);
-                        values.push((key, self.value(heap, *item, depth + 1, budget)));
-                    }
-                    Value::Dict(values)
-                }
-                Object::Run(..) | Object::Became(_) => Value::None,
-            },
-            _ => Value::None,
-        }
-    }
-
-    fn warn_of_host_memory(&self, heap: &Heap, parts: &Parts, findings: &mut Findings) {
-        let len = |val: Option<Val>| match val.map(Val::kind) {
-            Some(Kind::Object(object)) => match &heap.objects[object as usize] {
-                Object::List(items) => items.len(),
-                Object::Run(_, start, end) => (end - start) as usize,
-                Object::Dict(entries) => entries.len(),
-                Object::Became(_) => 0,
-            },
-            _ => 0,
-        };
-        let (n_segments, n_events) = (len(parts.host_segments), len(parts.host_traces));
-        if n_segments + n_events > 0 {
-            findings.count("host-memory", &format!("{n_segments} segments, {n_events} events"));
-        }
-    }
-
-    /// Rows of segments, by device.
-    fn segments_by_device(&self, heap: &Heap, val: Option<Val>, findings: &mut Findings) -> Vec<Vec<u32>> {
-        let mut by_device: Vec<Vec<u32>> = Vec::new();
-        for row in rows_of(heap, val, Row::Segment, "segments", findings) {
-            let device = self.segments.device[row as usize] as usize;
-            if by_device.len() <= device {
-                by_device.resize(device + 1, Vec::new());
-            }
-            by_device[device].push(row);
-        }
-        by_device
-    }
-
-    /// Rows of events, by device ordinal.
-    fn traces(&self, heap: &Heap, val: Option<Val>, findings: &mut Findings) -> Vec<Rows> {
-        let Some(val) = val else { return Vec::new() };
-        let lists: &[Val] = match val.kind() {
-            Kind::Object(object) => match &heap.objects[object as usize] {
-                Object::List(items) => items,
-                _ => {
-                    findings.count("odd-entry", "device_traces");
-                    &[]
-                }
-            },
-            _ => &[],
-        };
-        if lists.len() > MAX_DEVICE as usize + 1 {
-            findings.count("odd-entry", "device_traces");
-        }
-        lists
-            .iter()
-            .take(MAX_DEVICE as usize + 1)
-            .map(|list| match list.kind() {
-                Kind::Object(object) => match &heap.objects[object as usize] {
-                    Object::Run(Row::Event, start, end) => Rows::Run(*start, *end),
-                    _ => Rows::Each(rows_of(heap, Some(*list), Row::Event, "device_traces", findings)),
-                },
-                _ => Rows::Each(rows_of(heap, Some(*list), Row::Event, "device_traces", findings)),
-            })
-            .collect()
-    }
-
-    fn annotations_of(&self, heap: &Heap, val: Option<Val>, findings: &mut Findings) -> Vec<Annotation> {
-        rows_of(heap, val, Row::Annotation, "external_annotations", findings)
-            .into_iter()
-            .map(|row| self.annotations[row as usize].clone())
-            .collect()
-    }
-
-    /// What wrote the file, from the fields that each release added.
-    fn producer(&self, parts: &Parts, settings: &[(String, Value)]) -> String {
-        let has = |name: &str| settings.iter().any(|(key, _)| key == name);
-        let has_events = !self.trace.is_empty();
-        let name = if self.seen.torch_npu {
-            "torch_npu"
-        } else if self.seen.history {
-            "torch 2.0"
-        } else if parts.host_traces.is_some() {
-            "torch 2.14+"
-        } else if has("max_cached_size") {
-            "torch 2.13"
-        } else if self.seen.pool {
-            "torch 2.12"
-        } else if self.seen.user_metadata {
-            "torch 2.10+"
-        } else if has("graph_capture_record_stream_reuse") {
-            if has_events { "torch 2.9" } else { "torch 2.9+" }
-        } else if self.seen.compile_context {
-            "torch 2.8"
-        } else if parts.annotations.is_some() {
-            if has_events { "torch 2.5–2.7" } else { "torch 2.5–2.8" }
-        } else if parts.settings.is_some() {
-            "torch 2.3–2.4"
-        } else if has_events && !self.has_time {
-            "torch 2.1"
-        } else if has_events {
-            "torch 2.2"
-        } else {
-            "unknown"
-        };
-        name.to_owned()
+        self.stacks.intern_more(More { shape, fields })
     }
 }
 
 /// Device ordinals beyond this are no ordinals.
-const MAX_DEVICE: u32 = 1023;
+pub(super) const MAX_DEVICE: u32 = 1023;
 
-/// Values kept of `allocator_settings`; a real one has some thirty.
-const MAX_SETTING_NODES: u32 = 10_000;
-
-#[derive(Default)]
-struct Parts {
-    segments: Option<Val>,
-    traces: Option<Val>,
-    settings: Option<Val>,
-    annotations: Option<Val>,
-    host_segments: Option<Val>,
-    host_traces: Option<Val>,
-}
-
-enum Rows {
-    Run(u32, u32),
-    Each(Vec<u32>),
-}
-
-fn rows_of(heap: &Heap, val: Option<Val>, row: Row, what: &str, findings: &mut Findings) -> Vec<u32> {
-    match val.map(Val::kind) {
-        None | Some(Kind::EmptyList(_) | Kind::EmptyTuple | Kind::None) => Vec::new(),
-        Some(Kind::Object(object)) => match &heap.objects[object as usize] {
-            Object::Run(found, start, end) if *found == row => (*start..*end).collect(),
-            Object::List(items) => items
-                .iter()
-                .filter_map(|item| match item.kind() {
-                    Kind::Row(found, at) if found == row => Some(at),
-                    _ => {
-                        findings.count("odd-entry", what);
-                        None
-                    }
-                })
-                .collect(),
-            _ => {
-                findings.count("odd-entry", what);
-                Vec::new()
-            }
-        },
-        Some(_) => {
-            findings.count("odd-entry", what);
-            Vec::new()
-        }
-    }
-}
-
-/// Brings the events into device order; does nothing when they are in it, as in every real file.
-fn arrange_trace(trace: Trace, traces: Vec<Rows>) -> (Trace, Vec<std::ops::Range<usize>>) {
-    let mut ranges = Vec::with_capacity(traces.len());
-    let mut next = 0;
-    let mut is_in_order = true;
-    for rows in &traces {
-        match rows {
-            Rows::Run(start, end) => {
-                is_in_order &= *start as usize == next;
-                next += (end - start) as usize;
-            }
-            Rows::Each(rows) => {
-                is_in_order &= rows.is_empty();
-                next += rows.len();
-            }
-        }
-        let start = ranges.last().map_or(0, |range: &std::ops::Range<usize>| range.end);
-        ranges.push(start..next);
-    }
-    if is_in_order && next == trace.len() {
-        return (trace, ranges);
-    }
-    let rows = || {
-        traces.iter().flat_map(|rows| match rows {
-            Rows::Run(start, end) => (*start..*end).collect::<Vec<_>>(),
-            Rows::Each(rows) => rows.clone(),
-        })
-    };
-    fn gather<T: Copy>(column: &[T], rows: impl Iterator<Item = u32>) -> Vec<T> {
-        if column.is_empty() { Vec::new() } else { rows.map(|row| column[row as usize]).collect() }
-    }
-    let arranged = Trace {
-        action: gather(&trace.action, rows()),
-        address: gather(&trace.address, rows()),
-        size: gather(&trace.size, rows()),
-        stream: gather(&trace.stream, rows()),
-        stack: gather(&trace.stack, rows()),
-        time_us: gather(&trace.time_us, rows()),
-        extra: gather(&trace.extra, rows()),
-        extras: trace.extras,
-    };
-    (arranged, ranges)
-}
-
-/// Brings the segments into device order.
-fn arrange_segments(segments: Segments, by_device: Vec<Vec<u32>>) -> (Segments, Vec<std::ops::Range<usize>>) {
-    let mut ranges = Vec::with_capacity(by_device.len());
-    let mut next = 0;
-    for rows in &by_device {
-        ranges.push(next..next + rows.len());
-        next += rows.len();
-    }
-    let rows = || by_device.iter().flatten().map(|row| *row as usize);
-    let arranged = Segments {
-        device: rows().map(|row| segments.device[row]).collect(),
-        address: rows().map(|row| segments.address[row]).collect(),
-        total_size: rows().map(|row| segments.total_size[row]).collect(),
-        stream: rows().map(|row| segments.stream[row]).collect(),
-        kind: rows().map(|row| segments.kind[row]).collect(),
-        pool: rows().map(|row| segments.pool[row]).collect(),
-        is_expandable: rows().map(|row| segments.is_expandable[row]).collect(),
-        stack: rows().map(|row| segments.stack[row]).collect(),
-        blocks: rows().map(|row| segments.blocks[row].clone()).collect(),
-    };
-    (arranged, ranges)
-}
+const MAX_DEVICE_NUMBER: i128 = MAX_DEVICE as i128;
 
 fn contains(text: &[u8], part: &[u8]) -> bool {
     text.windows(part.len()).any(|window| window == part)
@@ -889,7 +696,8 @@ fn field(target: Target, name: &[u8]) -> Field {
         (Target::Row(Row::Event), b"user_metadata") => Field::UserMetadata,
         (Target::Row(Row::Event), b"pool_id") => Field::Pool,
         (Target::Row(Row::Event), b"category") => Field::Category,
-        (Target::Row(Row::Event), b"internal_metadata") => Field::IsInternal,
+        (Target::Row(Row::Event), b"internal_metadata") => Field::Internal,
+        (Target::Row(Row::Event | Row::Block | Row::Segment), b"forward_frames") => Field::ForwardFrames,
         (Target::Row(Row::Event | Row::Annotation), b"time_us") => Field::Time,
         (Target::Row(Row::Event | Row::Segment), b"stream") => Field::Stream,
         (Target::Row(Row::Event | Row::Block), b"size") => Field::Size,
@@ -904,7 +712,9 @@ fn field(target: Target, name: &[u8]) -> Field {
         (Target::Row(Row::Segment), b"segment_pool_id") => Field::Pool,
         (Target::Row(Row::Segment), b"is_expandable") => Field::IsExpandable,
         (Target::Row(Row::Segment), b"blocks") => Field::Blocks,
-        (Target::Row(Row::Segment), b"allocated_size" | b"active_size" | b"requested_size") => Field::Derived,
+        (Target::Row(Row::Segment), b"allocated_size") => Field::AllocatedSize,
+        (Target::Row(Row::Segment), b"active_size") => Field::ActiveSize,
+        (Target::Row(Row::Segment), b"requested_size") => Field::RequestedSize,
         (Target::Row(Row::Annotation), b"stage") => Field::Stage,
         (Target::Row(Row::Annotation) | Target::Frame, b"name") => Field::Name,
         (Target::Frame, b"filename") => Field::Filename,
@@ -916,6 +726,7 @@ fn field(target: Target, name: &[u8]) -> Field {
 struct EventRow {
     action: Action,
     address: u64,
+    device_free: Option<u64>,
     size: u64,
     stream: u64,
     time_us: i64,
@@ -924,7 +735,29 @@ struct EventRow {
 
 impl Default for EventRow {
     fn default() -> Self {
-        Self { action: Action::SNAPSHOT, address: 0, size: 0, stream: 0, time_us: 0, stack: StackId::NONE }
+        Self {
+            action: Action::SNAPSHOT,
+            address: 0,
+            device_free: None,
+            size: 0,
+            stream: 0,
+            time_us: 0,
+            stack: StackId::NONE,
+        }
+    }
+}
+
+struct BlockRow {
+    address: Option<u64>,
+    size: u64,
+    requested: Option<u64>,
+    state: BlockState,
+    stack: StackId,
+}
+
+impl Default for BlockRow {
+    fn default() -> Self {
+        Self { address: None, size: 0, requested: None, state: BlockState::Inactive, stack: StackId::NONE }
     }
 }
 
@@ -960,41 +793,92 @@ impl Default for SegmentRow {
 struct Dict<'a> {
     items: &'a [Val],
     fields: &'a [Field],
+    shape: ShapeId,
     heap: &'a Heap,
     findings: &'a mut Findings,
+    /// Fields that no column holds.
+    loose: Vec<(Val, Val)>,
 }
 
 impl Dict<'_> {
-    fn number(&mut self, val: Val, what: &str) -> u64 {
-        self.heap.unsigned(val).unwrap_or_else(|| self.odd(what, 0))
+    #[inline]
+    fn val(&self, at: usize) -> Val {
+        self.items[2 * at + 1]
     }
 
-    fn size(&mut self, val: Val, what: &str) -> u64 {
-        match self.heap.unsigned(val) {
-            Some(size) if size <= MAX_SIZE => size,
-            _ => self.odd(what, 0),
+    fn key(&self, at: usize) -> Option<StrId> {
+        match self.items[2 * at].kind() {
+            Kind::Str(id) => Some(id),
+            _ => None,
         }
     }
 
-    fn pair(&mut self, val: Val, what: &str) -> Option<(u64, u64)> {
-        match val.kind() {
+    #[inline]
+    fn number(&mut self, at: usize, what: &str) -> u64 {
+        match self.heap.unsigned(self.val(at)) {
+            Some(number) => number,
+            None => self.odd(at, what, 0),
+        }
+    }
+
+    #[inline]
+    fn size(&mut self, at: usize, what: &str) -> u64 {
+        match self.heap.unsigned(self.val(at)) {
+            Some(size) if size <= MAX_SIZE => size,
+            _ => self.odd(at, what, 0),
+        }
+    }
+
+    #[inline]
+    fn text(&mut self, at: usize, what: &str) -> Option<StrId> {
+        match self.val(at).kind() {
+            Kind::Str(id) => Some(id),
+            _ => self.odd(at, what, None),
+        }
+    }
+
+    /// An ordinal; -1 is pinned host memory.
+    fn device(&mut self, at: usize) -> u32 {
+        match self.heap.int(self.val(at)) {
+            Some(-1) => Device::HOST,
+            Some(device @ 0..=MAX_DEVICE_NUMBER) => device as u32,
+            _ => self.odd(at, "device", 0),
+        }
+    }
+
+    fn pair(&mut self, at: usize, what: &str) -> Option<(u64, u64)> {
+        match self.val(at).kind() {
             Kind::Pair(row) => Some(self.heap.pairs[row as usize]),
             // A list of two, as files that went through JSON have it.
             Kind::Object(object) => match &self.heap.objects[object as usize] {
                 Object::List(items) => match items[..] {
                     [first, second] => self.heap.unsigned(first).zip(self.heap.unsigned(second)),
-                    _ => self.odd(what, None),
+                    _ => self.odd(at, what, None),
                 },
-                _ => self.odd(what, None),
+                _ => self.odd(at, what, None),
             },
-            _ => self.odd(what, None),
+            _ => self.odd(at, what, None),
         }
     }
 
+    /// A value that its column cannot hold: counted, and kept as it is.
     #[cold]
-    fn odd<T>(&mut self, what: &str, instead: T) -> T {
+    fn odd<T>(&mut self, at: usize, what: &str, instead: T) -> T {
         self.findings.count("odd-field", what);
+        self.keep(at);
         instead
+    }
+
+    #[cold]
+    fn keep(&mut self, at: usize) {
+        self.loose.push((self.items[2 * at], self.items[2 * at + 1]));
+    }
+
+    #[cold]
+    fn keep_named(&mut self, field: Field) {
+        if let Some(at) = self.fields.iter().position(|found| *found == field) {
+            self.keep(at);
+        }
     }
 
     fn count_unknown(&mut self, target: Target, strings: &Strings) {
@@ -1014,6 +898,7 @@ impl Dict<'_> {
                 _ => "(not a text)".to_owned(),
             };
             self.findings.count("unknown-key", &format!("\"{name}\" of {of}"));
+            self.loose.push((pair[0], pair[1]));
         }
     }
 }

@@ -82,5 +82,5 @@ fn a_pack_of_another_version_says_so() {
     let mut packed = pack::write(&tidegauge_snapshot::Snapshot::default());
     packed[8] += 1;
     let error = pack::header(&packed).unwrap_err();
-    assert!(error.to_string().contains("has version 2"), "{error}");
+    assert!(error.to_string().contains("has version 3"), "{error}");
 }

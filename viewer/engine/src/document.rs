@@ -169,15 +169,15 @@ impl Document {
             .map(|frame| FrameAnswer {
                 name: strings.text(frame.name).into_owned(),
                 filename: strings.text(frame.filename).into_owned(),
-                line: (frame.line > 0).then_some(frame.line),
+                line: frame.known_line(),
             })
             .collect()
     }
 
     fn notes(&self, event: usize) -> Vec<String> {
         let extra = self.snapshot.trace.extra(event);
-        let texts = [extra.compile_context, extra.user_metadata, extra.category].into_iter().flatten();
-        texts.map(|id| self.snapshot.strings.text(id).into_owned()).collect()
+        let texts = [extra.compile_context, extra.user_metadata, extra.category];
+        texts.into_iter().filter_map(|text| self.snapshot.said(text)).map(|id| self.snapshot.strings.text(id).into_owned()).collect()
     }
 
     fn stream_of_segment(&self, device: &Device, address: u64) -> Option<u64> {
