@@ -1,0 +1,232 @@
+//! Random programs on a simulated allocator: what the replay says after every event is what was so.
+//!
+//! A program that fails is made as small as it can be and printed, step by step.
+
+use tidegauge_simulated::allocator::{Event, State};
+use tidegauge_simulated::program::{Kind, Program, Run};
+use tidegauge_simulated::Dice;
+use tidegauge_snapshot::replay::{Doubts, Levels, NEVER, Replay, replay};
+
+/// Programs of each kind.
+const PROGRAMS: u64 = 24;
+
+/// Steps of each program; a step is an event or three.
+const STEPS: usize = 1500;
+
+/// What a block older than the trace may occupy beyond what it was rounded to, where the file leaves it open.
+const OPEN_BYTES: u64 = 1 << 20;
+
+fn levels(event: &Event) -> Levels {
+    let truth = event.levels;
+    Levels {
+        requested: truth.requested,
+        allocated: truth.allocated,
+        active: truth.active,
+        reserved: truth.reserved,
+    }
+}
+
+/// The replays of every device, when each trace began at the event given for it.
+fn replays(run: &Run, firsts: &[usize]) -> Result<Vec<Replay>, String> {
+    let pickle = run.snapshot(firsts);
+    let snapshot = tidegauge_snapshot::read::open(&pickle[..]).map_err(|error| error.to_string())?;
+    let nothing = |ordinal| tidegauge_snapshot::model::Device { ordinal, events: 0..0, segments: 0..0 };
+    Ok((0..run.devices.len() as u32)
+        .map(|ordinal| replay(&snapshot, snapshot.device(ordinal).unwrap_or(&nothing(ordinal))))
+        .collect())
+}
+
+/// How the truth and the replay of a trace that began at event `first` differ, in one sentence.
+fn difference(run: &Run, device: usize, first: usize, replay: &Replay) -> Result<(), String> {
+    let events = &run.events(device)[first..];
+    let before = run.events(device)[..first].last();
+    let head = before.map(levels).unwrap_or_default();
+    let n_states = events.len() + 1;
+    if replay.curves.n_states() != n_states {
+        return Err(format!("{} states instead of {n_states}", replay.curves.n_states()));
+    }
+    let open_bytes = replay.doubts.ambiguous_sizes * OPEN_BYTES;
+    let mut peak = head;
+    let truths: Vec<Levels> = std::iter::once(head).chain(events.iter().map(levels)).collect();
+    for (state, truth) in truths.iter().enumerate() {
+        let said = replay.curves.at(state);
+        let is_exact = said == *truth;
+        let is_near = said.requested == truth.requested
+            && said.reserved == truth.reserved
+            && said.allocated.abs_diff(truth.allocated) <= open_bytes
+            && said.active.abs_diff(truth.active) <= open_bytes;
+        if !is_exact && !is_near {
+            return Err(format!("state {state}: {said:?}, but it was {truth:?} ({:?})", replay.doubts));
+        }
+        peak.requested = peak.requested.max(truth.requested);
+        peak.allocated = peak.allocated.max(truth.allocated);
+        peak.active = peak.active.max(truth.active);
+        peak.reserved = peak.reserved.max(truth.reserved);
+    }
+    if replay.end != truths[n_states - 1] {
+        return Err(format!("ends {:?}, but it was {:?}", replay.end, truths[n_states - 1]));
+    }
+    if open_bytes == 0 && (replay.peak, replay.head) != (peak, head) {
+        return Err(format!("peak {:?}, but it was {peak:?}", replay.peak));
+    }
+    lives(run, device, first, replay, open_bytes)
+}
+
+/// Every life of a block: from when to when, and how large.
+fn lives(run: &Run, device: usize, first: usize, replay: &Replay, open_bytes: u64) -> Result<(), String> {
+    let events = &run.events(device)[first..];
+    let before = run.blocks_before(device, first);
+    let rows = &replay.allocations;
+    let n_allocs = events.iter().filter(|event| event.action == tidegauge_simulated::Action::Alloc).count();
+    if replay.n_preexisting != before.len() || rows.len() != before.len() + n_allocs {
+        let (older, all) = (replay.n_preexisting, rows.len());
+        return Err(format!("{older} older of {all} lives, but {} of {}", before.len(), before.len() + n_allocs));
+    }
+    let mut open = 0;
+    for row in 0..rows.len() {
+        let (address, size, requested) = (rows.address[row], rows.size[row], rows.requested[row]);
+        let (true_size, true_requested, was_pending) = match (rows.from[row] as usize).checked_sub(1) {
+            Some(event) if events[event].address == address => (events[event].block, events[event].size, false),
+            Some(event) => return Err(format!("row {row} begins with event {event}, which is another block's")),
+            None => match before.get(&address) {
+                Some(block) => (block.size, block.requested, block.state == State::Pending),
+                None => return Err(format!("row {row} at {address:#x} was not there before the trace")),
+            },
+        };
+        if requested != true_requested {
+            return Err(format!("row {row} at {address:#x}: {requested} requested, but it was {true_requested}"));
+        }
+        if was_pending != (rows.from[row] == 0 && rows.free_requested[row] == 0) {
+            return Err(format!("row {row} at {address:#x}: pending before the trace? {was_pending}"));
+        }
+        if size != true_size {
+            open += size.abs_diff(true_size);
+            if open > open_bytes {
+                let lived = (rows.from[row], rows.to[row]);
+                return Err(format!(
+                    "row {row} at {address:#x}, alive in states {lived:?}: {size} bytes, but it was {true_size} ({:?})",
+                    replay.doubts
+                ));
+            }
+        }
+        let is_alive = run.devices[device]
+            .blocks
+            .get(&address)
+            .is_some_and(|block| matches!(block.state, State::Allocated | State::Pending));
+        if rows.to[row] == NEVER && !is_alive {
+            return Err(format!("row {row} at {address:#x} outlives the trace, but it did not"));
+        }
+    }
+    Ok(())
+}
+
+/// Where a trace begins, from what is known of the program.
+type Cut = fn(&Run, &mut Dice) -> Vec<usize>;
+
+/// The first difference of any device.
+fn first_difference(program: &Program, seed: u64, cut: Cut, doubts: fn(&Doubts) -> bool) -> Result<(), String> {
+    let run = program.run();
+    let firsts = cut(&run, &mut Dice(seed));
+    for (device, replay) in replays(&run, &firsts)?.iter().enumerate() {
+        let first = firsts[device];
+        difference(&run, device, first, replay).map_err(|what| format!("device {device} from event {first}: {what}"))?;
+        if doubts(&replay.doubts) {
+            return Err(format!("device {device} from event {first}: {:?}", replay.doubts));
+        }
+    }
+    Ok(())
+}
+
+/// Runs many programs of one kind.
+fn check(kind: Kind, cut: Cut, doubts: fn(&Doubts) -> bool) {
+    for seed in 0..PROGRAMS {
+        // Short programs too: they reach other corners than long ones.
+        let n_steps = if seed % 4 == 0 { STEPS / 10 } else { STEPS };
+        let program = Program::random(kind, seed, n_steps);
+        let Err(what) = first_difference(&program, seed, cut, doubts) else { continue };
+        let smallest = program.smallest(|program| first_difference(program, seed, cut, doubts).is_err());
+        let why = first_difference(&smallest, seed, cut, doubts).expect_err("it still fails");
+        let run = smallest.run();
+        let firsts = cut(&run, &mut Dice(seed));
+        let steps: Vec<String> = smallest.steps.iter().map(|step| format!("{step:?}")).collect();
+        let events: Vec<String> = run.events(0).iter().map(|event| format!("{event:x?}")).collect();
+        panic!(
+            "{kind:?}, seed {seed}: {what}\nin its smallest form: {why}\n{:?}\n{}\ntraces begin at {firsts:?} of\n{}",
+            smallest.rules,
+            steps.join("\n"),
+            events.join("\n")
+        );
+    }
+}
+
+/// Everything was recorded.
+fn whole(run: &Run, _: &mut Dice) -> Vec<usize> {
+    vec![0; run.devices.len()]
+}
+
+/// Recording began late, or its history was cleared: at the same step on every device.
+fn late(run: &Run, dice: &mut Dice) -> Vec<usize> {
+    let step = dice.below(run.starts.len().max(1) as u64) as usize;
+    run.starts.get(step).cloned().unwrap_or_else(|| whole(run, dice))
+}
+
+/// A ring that kept the last events of each device.
+fn ring(run: &Run, dice: &mut Dice) -> Vec<usize> {
+    let max_entries = 1 + dice.below(STEPS as u64) as usize;
+    (0..run.devices.len()).map(|device| run.events(device).len().saturating_sub(max_entries)).collect()
+}
+
+/// Nothing at all is in doubt.
+fn any(doubts: &Doubts) -> bool {
+    *doubts != Doubts::default()
+}
+
+/// Nothing but the sizes of blocks older than the trace.
+fn any_but_open_sizes(doubts: &Doubts) -> bool {
+    any(&Doubts { ambiguous_sizes: 0, ..*doubts })
+}
+
+/// Nothing but that, and allocations in the middle of a free range.
+fn any_but_touching_ranges(doubts: &Doubts) -> bool {
+    any_but_open_sizes(&Doubts { alloc_off_range: 0, ..*doubts })
+}
+
+macro_rules! kinds {
+    ($($name:ident: $kind:ident, $doubts:ident;)*) => {$(
+        mod $name {
+            use super::*;
+
+            #[test]
+            fn a_whole_trace_is_exact_at_every_event() {
+                check(Kind::$kind, whole, |doubts| $doubts(&Doubts { ambiguous_sizes: doubts.ambiguous_sizes * 2, ..*doubts }));
+            }
+
+            #[test]
+            fn a_trace_that_began_late_says_what_is_open() {
+                check(Kind::$kind, late, $doubts);
+            }
+
+            #[test]
+            fn a_ring_that_was_full_says_what_is_open() {
+                check(Kind::$kind, ring, $doubts);
+            }
+        }
+    )*};
+}
+
+kinds! {
+    plain: Plain, any_but_open_sizes;
+    segments_that_touch: Touching, any_but_open_sizes;
+    streams: Streams, any_but_open_sizes;
+    expandable_segments: Expandable, any_but_open_sizes;
+    // The file does not say where one expandable segment ends and the next begins.
+    crowded_expandable_segments: Crowded, any_but_touching_ranges;
+    a_split_limit: SplitLimit, any_but_open_sizes;
+    power_of_two_divisions: Divisions, any_but_open_sizes;
+    private_pools: Pools, any_but_open_sizes;
+    a_device_too_small: Tight, any_but_open_sizes;
+    expandable_segments_on_a_device_too_small: TightExpandable, any_but_open_sizes;
+    several_devices: Devices, any_but_open_sizes;
+    torch_npu: Npu, any_but_open_sizes;
+    torch_npu_with_expandable_segments: NpuExpandable, any_but_open_sizes;
+}
