@@ -193,6 +193,7 @@ impl Program {
     pub fn smallest(&self, fails: impl Fn(&Self) -> bool) -> Self {
         let mut smallest = self.clone();
         let mut piece = smallest.steps.len().div_ceil(2);
+        let mut n_before = smallest.steps.len();
         while piece > 0 {
             let mut at = 0;
             while at < smallest.steps.len() {
@@ -205,6 +206,11 @@ impl Program {
                 }
             }
             piece /= 2;
+            if piece == 0 && smallest.steps.len() < n_before {
+                // What was needed before may not be needed now.
+                n_before = smallest.steps.len();
+                piece = n_before.div_ceil(2);
+            }
         }
         smallest
     }
@@ -250,7 +256,7 @@ impl Mood {
         match dice.below(1000) {
             0..4 => Ask::EmptyCache,
             4..7 => Ask::Snapshot,
-            7..100 if self.n_streams > 1 => Ask::Use { nth: dice.roll(), stream },
+            7..100 if self.n_streams > 1 => Ask::Use { nth: dice.below(1000), stream },
             100..200 if self.n_streams > 1 => Ask::Finish { stream, n: 1 + dice.below(12) as usize },
             200..225 if self.kind == Kind::Pools => Ask::Enter(private_pool(dice)),
             225..270 if self.kind == Kind::Pools => Ask::Leave,
@@ -258,7 +264,7 @@ impl Mood {
             _ if dice.chance(if self.is_growing { 65 } else { 35 }) => {
                 Ask::Alloc { bytes: size(dice), stream }
             }
-            _ => Ask::Free { nth: dice.roll() },
+            _ => Ask::Free { nth: dice.below(1000) },
         }
     }
 }
