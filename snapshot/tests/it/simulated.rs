@@ -258,3 +258,58 @@ kinds! {
     torch_npu: Npu, any_but_open_sizes;
     torch_npu_with_expandable_segments: NpuExpandable, any_but_open_sizes;
 }
+
+/// Corners of a head that was lost, each with the smallest program that shows it.
+mod lost_heads {
+    use super::*;
+    use tidegauge_simulated::Rules;
+    use tidegauge_simulated::program::Ask;
+
+    const MIB: u64 = 1 << 20;
+
+    /// Runs some steps before the trace and some in it.
+    fn check(rules: Rules, lost: &[Ask], traced: &[Ask]) -> Doubts {
+        let steps = [lost, traced].concat().into_iter().map(|ask| (0, 0, ask)).collect();
+        let run = Program { kind: Kind::Plain, rules, n_devices: 1, steps }.run();
+        let first = run.starts[lost.len()][0];
+        let replay = replays(&run, &[first]).unwrap().remove(0);
+        if let Err(what) = difference(&run, 0, first, &replay) {
+            panic!("{what}");
+        }
+        replay.doubts
+    }
+
+    fn alloc(bytes: u64) -> Ask {
+        Ask::Alloc { bytes, stream: 0 }
+    }
+
+    #[test]
+    fn a_block_above_the_split_limit_is_its_whole_segment() {
+        // A segment of 42 MiB, free again, serves a request of 32 MiB whole: the rest is no block of its own.
+        let rules = Rules { max_split: Some(21 * MIB), ..Rules::default() };
+        let lost = [alloc(42 * MIB), Ask::Free { nth: 0 }, alloc(32 * MIB)];
+        assert_eq!(check(rules, &lost, &[Ask::Free { nth: 0 }]), Doubts::default());
+    }
+
+    /// 1.5 MiB in a block of 2 MiB, and free memory behind it.
+    const A_BLOCK_WITH_A_REST: [Ask; 5] = [
+        Ask::Alloc { bytes: 2 * MIB, stream: 0 },
+        Ask::Alloc { bytes: 3 * MIB, stream: 0 },
+        Ask::Free { nth: 0 },
+        Ask::Alloc { bytes: 3 * MIB / 2, stream: 0 },
+        Ask::Free { nth: 0 },
+    ];
+
+    #[test]
+    fn a_block_may_have_kept_a_rest_however_large_the_gap_behind_it_has_become() {
+        let doubts = check(Rules::default(), &A_BLOCK_WITH_A_REST, &[Ask::Free { nth: 0 }]);
+        assert_eq!(doubts, Doubts { ambiguous_sizes: 1, ..Doubts::default() });
+    }
+
+    #[test]
+    fn an_allocation_behind_a_block_tells_its_size() {
+        let traced = [alloc(3 * MIB), Ask::Free { nth: 0 }];
+        let doubts = check(Rules::default(), &A_BLOCK_WITH_A_REST, &traced);
+        assert!(!any_but_open_sizes(&doubts), "{doubts:?}");
+    }
+}
