@@ -27,15 +27,31 @@ fn main() -> Result<()> {
         ["simulate", n_events, "python", path] => simulate(n_events.parse()?, Recording::Python, path),
         ["simulate", n_events, "all", path] => simulate(n_events.parse()?, Recording::All, path),
         ["unpack", from, to] => unpack(from, to),
+        ["levels", path] => levels(path),
         ["read", path] => measure(|| read(path)),
         ["prepare", path] => measure(|| prepare(path)),
         ["draw", path, device, width, height, out] => {
             draw(path, device.parse()?, width.parse()?, height.parse()?, out)
         }
         _ => bail!(
-            "usage: xtask-bench (simulate EVENTS (python | all) | unpack FROM | draw FROM DEVICE WIDTH HEIGHT | read | prepare) FILE"
+            "usage: xtask-bench (simulate EVENTS (python | all) | unpack FROM | draw FROM DEVICE WIDTH HEIGHT | levels | read | prepare) FILE"
         ),
     }
+}
+
+/// Prints the four levels at every state of every device: `device N`, then a line per state.
+fn levels(path: &str) -> Result<()> {
+    let snapshot = read::open(File::open(path).with_context(|| format!("cannot read {path}"))?)?;
+    let mut out = BufWriter::new(io::stdout().lock());
+    for device in &snapshot.devices {
+        writeln!(out, "device {}", device.ordinal)?;
+        let curves = replay::replay(&snapshot, device).curves;
+        for state in 0..curves.n_states() {
+            let replay::Levels { requested, allocated, active, reserved } = curves.at(state);
+            writeln!(out, "{requested} {allocated} {active} {reserved}")?;
+        }
+    }
+    out.flush().context("nobody reads the levels")
 }
 
 fn read(path: &str) -> Result<()> {
