@@ -480,7 +480,9 @@ impl Allocator {
 
     /// Gives back one free block that is kept whole and large enough, or several; says whether that may do.
     fn release_oversize(&mut self, pool: Pool, stream: u64, size: u64, stack: Stack) -> bool {
-        let Some(max_split) = self.rules.max_split.filter(|_| !self.rules.is_expandable) else { return false };
+        let Some(max_split) = self.rules.max_split.filter(|_| !self.rules.is_expandable) else {
+            return false;
+        };
         let wanted = size.max(max_split);
         let free = self.free.entry(pool).or_default();
         let of_stream = free.mapped.range((stream, 0, 0)..(stream + 1, 0, 0));

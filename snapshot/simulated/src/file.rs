@@ -36,14 +36,11 @@ pub struct Recorded<'a> {
 }
 
 /// Writes the snapshot of a process.
-pub fn write(
-    devices: &[Recorded<'_>],
-    stacks: &Stacks,
-    dialect: Dialect,
-    out: impl Write,
-) -> io::Result<()> {
+pub fn write(devices: &[Recorded<'_>], stacks: &Stacks, dialect: Dialect, out: impl Write) -> io::Result<()> {
     let allocators: Vec<&Allocator> = devices.iter().map(|device| device.allocator).collect();
-    stream(&allocators, stacks, dialect, out, |device, write| devices[device].events.iter().try_for_each(write))
+    stream(&allocators, stacks, dialect, out, |device, write| {
+        devices[device].events.iter().try_for_each(write)
+    })
 }
 
 /// Writes the snapshot of a process whose events come one by one: `trace` hands over those of a device.

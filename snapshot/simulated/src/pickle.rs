@@ -27,7 +27,13 @@ impl<W: Write> Pickler<W> {
     /// Begins a pickle.
     pub(crate) fn start(mut out: W) -> io::Result<Self> {
         out.write_all(b"\x80\x04")?;
-        Ok(Self { out, frame: Vec::with_capacity(FRAME_BYTES), n_memos: 0, names: HashMap::new(), n_streamed: 0 })
+        Ok(Self {
+            out,
+            frame: Vec::with_capacity(FRAME_BYTES),
+            n_memos: 0,
+            names: HashMap::new(),
+            n_streamed: 0,
+        })
     }
 
     /// Ends it.

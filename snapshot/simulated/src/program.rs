@@ -309,7 +309,8 @@ impl Run {
     pub fn snapshot(&self, firsts: &[usize]) -> Vec<u8> {
         let mut stacks = Stacks::default();
         for number in 0..STACKS {
-            let frames = (0..1 + number % 4).map(|depth| stacks.frame("f", "program.py", 10 * number + depth));
+            let frames =
+                (0..1 + number % 4).map(|depth| stacks.frame("f", "program.py", 10 * number + depth));
             let frames = frames.collect();
             stacks.stack(frames);
         }
@@ -401,9 +402,8 @@ mod tests {
     #[test]
     fn what_fails_is_made_as_small_as_it_can_be() {
         let program = Program::random(Kind::Tight, 3, 1000);
-        let fails = |program: &Program| {
-            program.run().events(0).iter().any(|event| event.action == Action::Oom)
-        };
+        let fails =
+            |program: &Program| program.run().events(0).iter().any(|event| event.action == Action::Oom);
         let smallest = program.smallest(fails);
         assert!(fails(&smallest));
         assert!(smallest.steps.len() < 40, "{} steps", smallest.steps.len());
