@@ -96,7 +96,7 @@ impl Bench<'_> {
         let file = self.workspace.folder("bench")?.join("million.pickle");
         if !file.is_file() {
             println!("simulating a training of {EVENTS} events");
-            workspace::run(Command::new(&self.program).arg("simulate").arg(EVENTS).arg(&file))?;
+            workspace::run(Command::new(&self.program).args(["simulate", EVENTS, "python"]).arg(&file))?;
         }
         Ok(file)
     }

@@ -26,7 +26,8 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Tally> {
     }
     let python = venv.join("bin/python");
     install(&python, &wheel(workspace, &python)?)?;
-    counted(Command::new(&python).current_dir(&workspace.root).args([
+    let bench = workspace.build("xtask-bench", "xtask-bench", "dev")?;
+    counted(Command::new(&python).current_dir(&workspace.root).env("TIDEGAUGE_TEST_BENCH", bench).args([
         "-B",
         "-m",
         "pytest",

@@ -19,8 +19,10 @@ use crate::{
 };
 
 /// Each package, and which of ours it may depend on; `None` is any.
-const MAY_KNOW: [(&str, Option<&[&str]>); 12] = [
-    ("tidegauge-snapshot", Some(&[])),
+const MAY_KNOW: [(&str, Option<&[&str]>); 13] = [
+    // Its tests hold it against what the simulated allocator knows.
+    ("tidegauge-snapshot", Some(&["tidegauge-simulated"])),
+    ("tidegauge-simulated", Some(&[])),
     ("tidegauge-api", Some(&["tidegauge-snapshot"])),
     ("tidegauge-capture-agent", Some(&["tidegauge-api", "tidegauge-snapshot"])),
     ("tidegauge-cli", Some(&["tidegauge-capture-agent", "tidegauge-api", "tidegauge-snapshot"])),
@@ -35,7 +37,7 @@ const MAY_KNOW: [(&str, Option<&[&str]>); 12] = [
     ("tidegauge-tests", None),
     ("xtask", Some(&[])),
     ("xtask-bindgen", Some(&[])),
-    ("xtask-bench", Some(&["tidegauge-snapshot"])),
+    ("xtask-bench", Some(&["tidegauge-snapshot", "tidegauge-simulated"])),
 ];
 
 /// What must not come along, however indirectly, and why.

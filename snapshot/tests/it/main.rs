@@ -6,6 +6,7 @@ mod exact;
 mod heads;
 mod moments;
 mod together;
+mod simulated;
 mod hostile;
 mod wrapped;
 mod pack;

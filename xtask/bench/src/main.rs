@@ -4,11 +4,6 @@
 
 #![expect(clippy::print_stdout, reason = "the numbers are what it is for")]
 
-mod trainer;
-mod allocator;
-mod pickle;
-mod simulated;
-
 use std::{
     env,
     fs::{self, File},
@@ -18,6 +13,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
+use tidegauge_simulated::trainer::{self, Recording};
 use tidegauge_snapshot::{
     pack,
     picture::{Index, Palette, Raster, View},
@@ -28,17 +24,34 @@ fn main() -> Result<()> {
     let arguments: Vec<String> = env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match *arguments.as_slice() {
-        ["simulate", n_events, path] => simulate(n_events.parse()?, path),
+        ["simulate", n_events, "python", path] => simulate(n_events.parse()?, Recording::Python, path),
+        ["simulate", n_events, "all", path] => simulate(n_events.parse()?, Recording::All, path),
         ["unpack", from, to] => unpack(from, to),
+        ["levels", path] => levels(path),
         ["read", path] => measure(|| read(path)),
         ["prepare", path] => measure(|| prepare(path)),
         ["draw", path, device, width, height, out] => {
             draw(path, device.parse()?, width.parse()?, height.parse()?, out)
         }
         _ => bail!(
-            "usage: xtask-bench (simulate EVENTS | unpack FROM | draw FROM DEVICE WIDTH HEIGHT | read | prepare) FILE"
+            "usage: xtask-bench (simulate EVENTS (python | all) | unpack FROM | draw FROM DEVICE WIDTH HEIGHT | levels | read | prepare) FILE"
         ),
     }
+}
+
+/// Prints the four levels at every state of every device: `device N`, then a line per state.
+fn levels(path: &str) -> Result<()> {
+    let snapshot = read::open(File::open(path).with_context(|| format!("cannot read {path}"))?)?;
+    let mut out = BufWriter::new(io::stdout().lock());
+    for device in &snapshot.devices {
+        writeln!(out, "device {}", device.ordinal)?;
+        let curves = replay::replay(&snapshot, device).curves;
+        for state in 0..curves.n_states() {
+            let replay::Levels { requested, allocated, active, reserved } = curves.at(state);
+            writeln!(out, "{requested} {allocated} {active} {reserved}")?;
+        }
+    }
+    out.flush().context("nobody reads the levels")
 }
 
 fn read(path: &str) -> Result<()> {
@@ -72,12 +85,11 @@ fn peak_kib() -> Result<u64> {
     line.trim().trim_end_matches(" kB").parse().context("VmHWM is no number")
 }
 
-fn simulate(n_events: usize, path: &str) -> Result<()> {
-    let (allocator, stacks) = trainer::train(n_events);
+fn simulate(n_events: usize, recording: Recording, path: &str) -> Result<()> {
     // Under another name until it is whole: a half-written file would be measured forever after.
     let unfinished = format!("{path}.unfinished");
     let file = File::create(&unfinished).with_context(|| format!("cannot write {unfinished}"))?;
-    simulated::write(&allocator, &stacks, BufWriter::new(file))?;
+    trainer::write(n_events, recording, BufWriter::new(file))?;
     fs::rename(unfinished, path).with_context(|| format!("cannot write {path}"))
 }
 

@@ -19,13 +19,21 @@ pub(crate) struct Pickler<W> {
     frame: Vec<u8>,
     n_memos: Memo,
     names: HashMap<&'static str, Memo>,
+    /// Items of the open batch of a list that is streamed.
+    n_streamed: usize,
 }
 
 impl<W: Write> Pickler<W> {
     /// Begins a pickle.
     pub(crate) fn start(mut out: W) -> io::Result<Self> {
         out.write_all(b"\x80\x04")?;
-        Ok(Self { out, frame: Vec::with_capacity(FRAME_BYTES), n_memos: 0, names: HashMap::new() })
+        Ok(Self {
+            out,
+            frame: Vec::with_capacity(FRAME_BYTES),
+            n_memos: 0,
+            names: HashMap::new(),
+            n_streamed: 0,
+        })
     }
 
     /// Ends it.
@@ -69,12 +77,50 @@ impl<W: Write> Pickler<W> {
         self.close_full_frame()
     }
 
-    /// A string no longer than 255 bytes.
+    /// Begins the items of a list whose length nobody knows yet, for [`Self::start_streamed`].
+    pub(crate) fn start_stream(&mut self) {
+        self.n_streamed = 0;
+    }
+
+    /// `(` before the first of a batch; the item follows.
+    pub(crate) fn start_streamed(&mut self) {
+        if self.n_streamed == 0 {
+            self.mark();
+        }
+        self.n_streamed += 1;
+    }
+
+    /// Ends a batch that is full.
+    pub(crate) fn end_streamed(&mut self) -> io::Result<()> {
+        if self.n_streamed < BATCH { Ok(()) } else { self.end_stream() }
+    }
+
+    /// Ends the items.
+    pub(crate) fn end_stream(&mut self) -> io::Result<()> {
+        if self.n_streamed > 0 {
+            self.frame.push(b'e');
+            self.n_streamed = 0;
+        }
+        self.close_full_frame()
+    }
+
+    /// A string.
     pub(crate) fn text(&mut self, text: &str) -> Memo {
-        self.frame.push(0x8c);
-        self.frame.push(u8::try_from(text.len()).expect("our names are short"));
+        if let Ok(len) = u8::try_from(text.len()) {
+            self.frame.extend_from_slice(&[0x8c, len]);
+        } else {
+            self.frame.push(b'X');
+            let len = u32::try_from(text.len()).expect("no name has 4 GiB");
+            self.frame.extend_from_slice(&len.to_le_bytes());
+        }
         self.frame.extend_from_slice(text.as_bytes());
         self.memoize()
+    }
+
+    /// torch's word for "no limit".
+    pub(crate) fn minus_one(&mut self) {
+        self.frame.push(b'J');
+        self.frame.extend_from_slice(&(-1i32).to_le_bytes());
     }
 
     /// A string of torch's own, which it makes once.
@@ -141,7 +187,6 @@ impl<W: Write> Pickler<W> {
     }
 
     fn close_frame(&mut self) -> io::Result<()> {
-        // Shorter ones CPython leaves unframed; none of ours is.
         self.out.write_all(&[0x95])?;
         self.out.write_all(&(self.frame.len() as u64).to_le_bytes())?;
         self.out.write_all(&self.frame)?;
