@@ -152,7 +152,11 @@ fn open_inside(bytes: &mut dyn Read, budget: &Budget) -> Result<Snapshot, ReadEr
 }
 
 fn nested() -> ReadError {
-    ReadError::new(ReadError::REFUSED, None, "it is an archive in an archive; unpack the outer one and try again")
+    ReadError::new(
+        ReadError::REFUSED,
+        None,
+        "it is an archive in an archive; unpack the outer one and try again",
+    )
 }
 
 fn zip_in_a_stream() -> ReadError {
@@ -172,7 +176,11 @@ fn copy(mut content: impl Read, sink: &mut impl Write) -> Result<u64, ReadError>
             Err(error) => return Err(unwrap::from_io(&error, copied)),
         };
         sink.write_all(&buffer[..n]).map_err(|error| {
-            ReadError::new(ReadError::IO, copied, format!("writing the content failed after {copied} bytes: {error}"))
+            ReadError::new(
+                ReadError::IO,
+                copied,
+                format!("writing the content failed after {copied} bytes: {error}"),
+            )
         })?;
         copied += n as u64;
     }

@@ -183,8 +183,10 @@ impl<'a> Archive<'a> {
         self.files.each(&mut |file, bytes| {
             n_files += 1;
             if n_files > MAX_FILES {
-                let message = format!("the archive holds more than {MAX_FILES} files; unpack it, and open or send what \
-                                       is needed");
+                let message = format!(
+                    "the archive holds more than {MAX_FILES} files; unpack it, and open or send what \
+                                       is needed"
+                );
                 return Err(ReadError::new(ReadError::TOO_LARGE, None, message));
             }
             pass.look(file, inside.bound(bytes), visit)
@@ -255,7 +257,9 @@ impl Pass {
         match look {
             Ok(mut bytes) => {
                 if self.listing.snapshots.len() == MAX_SNAPSHOTS {
-                    let message = format!("the archive holds more than {MAX_SNAPSHOTS} snapshots; unpack it, or split it");
+                    let message = format!(
+                        "the archive holds more than {MAX_SNAPSHOTS} snapshots; unpack it, or split it"
+                    );
                     return Err(ReadError::new(ReadError::TOO_LARGE, None, message));
                 }
                 let went_on = visit(&member, &mut bytes);
@@ -351,7 +355,9 @@ impl<R: Read + Seek> Files for Zip<R> {
             let method = entry.compression_method();
             let unread = if entry.flags().is_encrypted() {
                 Some("it is encrypted; unpack the archive first")
-            } else if ![CompressionMethod::STORE, CompressionMethod::DEFLATE, CompressionMethod::ZSTD].contains(&method) {
+            } else if ![CompressionMethod::STORE, CompressionMethod::DEFLATE, CompressionMethod::ZSTD]
+                .contains(&method)
+            {
                 Some("it is compressed in a way that is not read here; unpack the archive first")
             } else {
                 None
@@ -407,8 +413,10 @@ fn broken_tar(error: &io::Error) -> ReadError {
     if [ReadError::TOO_LARGE, ReadError::IO].contains(&read.code()) {
         return read;
     }
-    // The text is tar's own, for a block that ends early.
-    if read.code() == ReadError::CUT || error.to_string().contains("failed to read entire block") {
+    // What tar 0.4 says, as errors of kind Other, of a header and of a file that end early.
+    const ENDS_EARLY: [&str; 2] = ["failed to read entire block", "unexpected EOF"];
+    let text = error.to_string();
+    if read.code() == ReadError::CUT || ENDS_EARLY.iter().any(|known| text.contains(known)) {
         let message = "the archive ends early: it was cut while being written or copied";
         return ReadError::new(ReadError::CUT, None, message);
     }
@@ -417,7 +425,9 @@ fn broken_tar(error: &io::Error) -> ReadError {
 
 fn broken_zip(error: &rawzip::Error) -> ReadError {
     match error.kind() {
-        rawzip::ErrorKind::IO(error) if error.kind() != io::ErrorKind::UnexpectedEof => unwrap::from_io(error, 0),
+        rawzip::ErrorKind::IO(error) if error.kind() != io::ErrorKind::UnexpectedEof => {
+            unwrap::from_io(error, 0)
+        }
         rawzip::ErrorKind::MissingEndOfCentralDirectory => {
             let message = "the archive ends early: a zip archive ends with its table of contents, and there is none; \
                            it was cut while being written or copied";

@@ -18,7 +18,10 @@ const SIGNATURES: [(&[u8], &str); 24] = [
     (b"\x93NUMPY", "an array that NumPy saved"),
     (b"GGUF", "a GGUF file, which holds a model's weights"),
     (b"SQLite format 3\0", "an SQLite database"),
-    (b"version https://git-lfs.github.com/spec/", "a pointer of Git LFS in place of the file; run git lfs pull"),
+    (
+        b"version https://git-lfs.github.com/spec/",
+        "a pointer of Git LFS in place of the file; run git lfs pull",
+    ),
     (b"tidepack", "a pack, which Tidegauge made of a snapshot; give the snapshot it was made of"),
     (b"PAR1", "a Parquet file"),
     (b"ARROW1", "an Arrow file"),
@@ -60,7 +63,9 @@ pub(crate) fn check(head: &[u8]) -> Result<(), ReadError> {
         // What protocols 0 and 1 begin with. "c" would import something; the machine refuses that by name.
         [b'(' | b']' | b'}', ..] => Ok(()),
         [b'c', ..] if is_import(head) => Ok(()),
-        _ if head.iter().all(|byte| *byte == 0) => Err(no_snapshot("nothing but zeros: its bytes were never written")),
+        _ if head.iter().all(|byte| *byte == 0) => {
+            Err(no_snapshot("nothing but zeros: its bytes were never written"))
+        }
         _ if is_text(head) => Err(text(head)),
         _ => {
             let message = "this is not a pickle: the first byte is not one that torch.cuda.memory._dump_snapshot() \
@@ -89,7 +94,8 @@ pub(crate) fn without_mark(head: &[u8]) -> &[u8] {
 
 /// Whether JSON with this beginning can be a snapshot: one has one of these keys in its first few thousand bytes.
 pub(crate) fn has_a_key_of_snapshots(json: &[u8]) -> bool {
-    const KEYS: [&[u8]; 5] = [b"\"segments\"", b"\"device_traces\"", b"\"blocks\"", b"\"total_size\"", b"\"action\""];
+    const KEYS: [&[u8]; 5] =
+        [b"\"segments\"", b"\"device_traces\"", b"\"blocks\"", b"\"total_size\"", b"\"action\""];
     KEYS.iter().any(|key| contains(json, key))
 }
 

@@ -74,8 +74,10 @@ fn wrapper(head: &[u8]) -> Option<&'static str> {
     }
 }
 
+/// A tag, a declaration or a comment.
 fn looks_like_html(head: &[u8]) -> bool {
-    strangers::without_mark(head.trim_ascii_start()).trim_ascii_start().first() == Some(&b'<')
+    let text = strangers::without_mark(head.trim_ascii_start()).trim_ascii_start();
+    matches!(text, [b'<', b'!' | b'?' | b'a'..=b'z' | b'A'..=b'Z', ..])
 }
 
 /// The mark of tar's archives since 1988, in the first header.

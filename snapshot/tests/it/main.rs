@@ -8,5 +8,7 @@ mod moments;
 mod together;
 mod hostile;
 mod wrapped;
+mod archives;
+mod strangers;
 mod pack;
 mod pictures;
