@@ -206,13 +206,11 @@ fn an_archive_cut_at_any_byte_says_so_or_says_what_is_cut_in_it() {
 #[test]
 fn no_changed_byte_of_an_archive_makes_it_panic() {
     for whole in [ONE_ZIP, RUN_ZIP, &tar(&[("dump.pickle", PLAIN), ("b.pickle", OTHER)])] {
-        for at in 0..whole.len() {
+        for at in (0..whole.len()).step_by(5) {
             let mut bytes = whole.to_vec();
             bytes[at] ^= 0x41;
             drop(archive::list(Cursor::new(&bytes)));
-            if at % 7 == 0 {
-                drop(open_file(Cursor::new(&bytes)));
-            }
+            drop(open_file(Cursor::new(&bytes)));
         }
     }
 }
