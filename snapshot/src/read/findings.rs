@@ -67,6 +67,11 @@ fn sentence(code: &str, subject: &str, count: u64) -> String {
         "host-memory" => {
             format!("the file records pinned host memory ({subject}), which this version does not show")
         }
+        "from-the-profiler" => {
+            "torch.profiler recorded this, and torch converted it: it knows tensors only, not all that the allocator \
+             handed out; reserved is merely the span of their addresses; the last device is the CPU"
+                .to_owned()
+        }
         _ => format!("{code}: {subject} ({times})"),
     }
 }

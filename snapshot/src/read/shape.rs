@@ -93,6 +93,7 @@ struct Seen {
     user_metadata: bool,
     pool: bool,
     torch_npu: bool,
+    category: bool,
 }
 
 /// The tables while they fill.
@@ -225,7 +226,10 @@ impl Builder {
                     self.seen.pool = true;
                     extra.pool = dict.pair(val, "pool_id");
                 }
-                Field::Category => extra.category = self.note(val, b""),
+                Field::Category => {
+                    self.seen.category = true;
+                    extra.category = self.note(val, b"");
+                }
                 Field::IsInternal => extra.is_internal = true,
                 _ => {}
             }
@@ -533,6 +537,9 @@ impl Builder {
         let traces = self.traces(&heap, parts.traces, &mut findings);
         let annotations = self.annotations_of(&heap, parts.annotations, &mut findings);
         let producer = self.producer(&parts, &settings);
+        if self.seen.category {
+            findings.count("from-the-profiler", "");
+        }
         if !self.has_time {
             self.trace.time_us = Vec::new();
         }
@@ -730,7 +737,10 @@ impl Builder {
     fn producer(&self, parts: &Parts, settings: &[(String, Value)]) -> String {
         let has = |name: &str| settings.iter().any(|(key, _)| key == name);
         let has_events = !self.trace.is_empty();
-        let name = if self.seen.torch_npu {
+        let name = if self.seen.category {
+            // torch.cuda._memory_viz.profile_plot's conversion; no allocator writes categories.
+            "torch.profiler"
+        } else if self.seen.torch_npu {
             "torch_npu"
         } else if self.seen.history {
             "torch 2.0"

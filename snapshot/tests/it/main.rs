@@ -8,6 +8,7 @@ mod moments;
 mod together;
 mod hostile;
 mod wrapped;
+mod profiler;
 mod archives;
 mod strangers;
 mod pack;
