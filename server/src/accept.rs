@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use axum::body::Body;
 use axum::http::StatusCode;
 use futures_util::StreamExt as _;
-use tidegauge_snapshot::read;
+use tidegauge_snapshot::read::{self, ReadError};
 
 use crate::App;
 use crate::catalog::{Claimed, Upload};
@@ -110,14 +110,20 @@ fn check_size(app: &App, bytes: u64) -> Result<(), Refusal> {
 }
 
 fn recognize(spool: &Spool) -> Result<(), Refusal> {
-    read::recognize(spool.head()).map_err(|error| {
-        Refusal::new(
-            StatusCode::UNPROCESSABLE_ENTITY,
-            "not-a-snapshot",
-            "This is no memory snapshot",
-            error.to_string(),
-        )
-    })
+    read::recognize(spool.head()).map_err(|error| no_snapshot(&error))
+}
+
+fn no_snapshot(error: &ReadError) -> Refusal {
+    let unprocessable =
+        |kind, title, detail| Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, kind, title, detail);
+    match error.code() {
+        ReadError::ARCHIVE => unprocessable(
+            "archive",
+            "The archive holds several snapshots",
+            format!("{error}; tidegauge push sends each of them to its place"),
+        ),
+        _ => unprocessable("not-a-snapshot", "This is no memory snapshot", error.to_string()),
+    }
 }
 
 async fn digest_content(app: &App, spooled: Spooled) -> Result<(Spooled, crate::store::Digest), Refusal> {
@@ -130,7 +136,8 @@ async fn digest_content(app: &App, spooled: Spooled) -> Result<(Spooled, crate::
         (spooled, digest)
     });
     let (spooled, digest) = digesting.await.context("digesting an upload panicked")?;
-    Ok((spooled, digest.map_err(cannot_store)?))
+    let digest = digest.map_err(cannot_store)?.map_err(|error| no_snapshot(&error))?;
+    Ok((spooled, digest))
 }
 
 async fn keep(app: &Arc<App>, upload: Upload, spooled: Spooled, promise: Promise) -> anyhow::Result<Claimed> {

@@ -136,7 +136,7 @@ fn open(store: &Store, digest: &Digest) -> Result<Snapshot, String> {
     let file = store
         .original(digest)
         .map_err(|error| format!("its original cannot be opened in the server's data folder: {error}"))?;
-    read::open(io::BufReader::with_capacity(256 * 1024, file)).map_err(|error| error.to_string())
+    read::open_file(file).map_err(|error| error.to_string())
 }
 
 fn write_pack(app: &App, digest: &Digest, snapshot: &Snapshot) -> io::Result<()> {

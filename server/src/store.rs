@@ -9,12 +9,13 @@
 //! ```
 
 use std::fs::{self, File, TryLockError};
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use tempfile::NamedTempFile;
-use tidegauge_snapshot::{pack, read};
+use tidegauge_snapshot::pack;
+use tidegauge_snapshot::read::{self, ReadError};
 
 /// BLAKE3 of some bytes, in hexadecimal.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -209,24 +210,22 @@ pub(crate) struct Spooled {
 }
 
 impl Spooled {
-    /// BLAKE3 of the bytes inside gzip or zstd. What cannot be unwrapped counts as it is: reading it will say why.
-    pub(crate) fn content_digest(&self) -> io::Result<Digest> {
-        let file = self.file.reopen()?;
-        let Ok(mut content) = read::content(io::BufReader::new(file)) else {
-            return Ok(self.digest.clone());
-        };
+    /// BLAKE3 of the snapshot's own bytes, whatever they are wrapped in. What is cut or damaged counts as it is:
+    /// reading it will say why.
+    ///
+    /// The inner error says that there is no snapshot in it, or more than one.
+    pub(crate) fn content_digest(&self) -> io::Result<Result<Digest, ReadError>> {
         let mut hasher = blake3::Hasher::new();
-        let mut buffer = vec![0; 64 * 1024];
-        loop {
-            match content.read(&mut buffer) {
-                Ok(0) => return Ok(hasher.finalize().into()),
-                Ok(n) => hasher.update(&buffer[..n]),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(_) => return Ok(self.digest.clone()),
-            };
-        }
+        Ok(match read::copy_content(self.file.reopen()?, &mut hasher) {
+            Ok(_) => Ok(hasher.finalize().into()),
+            Err(error) if IS_NONE.contains(&error.code()) => Err(error),
+            Err(_) => Ok(self.digest.clone()),
+        })
     }
 }
+
+/// Codes of files that hold no snapshot, or several.
+const IS_NONE: [&str; 3] = [ReadError::EMPTY, ReadError::NOT_A_SNAPSHOT, ReadError::ARCHIVE];
 
 fn lock(folder: &Path) -> anyhow::Result<File> {
     let path = folder.join("lock");

@@ -66,6 +66,27 @@ fn a_folder_is_sent_under_the_places_that_its_paths_tell() {
 }
 
 #[test]
+fn an_archive_is_sent_snapshot_by_snapshot_and_what_is_none_is_passed_over() {
+    let (server, root) = (Server::start(), tempfile::tempdir().unwrap());
+    let fixtures = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../snapshot/fixtures/wrapped");
+    fs::create_dir_all(root.path().join("old")).unwrap();
+    fs::copy(fixtures.join("run.tar.gz"), root.path().join("old/run.tar.gz")).unwrap();
+    fs::copy(fixtures.join("run.zip"), root.path().join("run.zip")).unwrap();
+    fs::write(root.path().join("config.json"), "{\"layers\": 4}").unwrap();
+    fs::write(root.path().join("report.html"), "<!doctype html><p>Loss").unwrap();
+
+    let output = push(&[root.path().to_str().unwrap()], server.address());
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    // Both archives hold the same three.
+    assert!(said(&output).contains("6 snapshots sent"), "{}", said(&output));
+    assert!(said(&output).contains("3 there already"), "{}", said(&output));
+    // Three other files in each archive, and two beside them.
+    assert!(said(&output).contains("8 passed over as something else"), "{}", said(&output));
+    let expected = ["rank 0 step 1 pid 11", "rank 0 step 2 pid 11", "rank 1 step 1 pid 12"];
+    assert_eq!(places(&server, "gpt-small"), expected);
+}
+
+#[test]
 fn flags_win_over_paths() {
     let (server, root) = (Server::start(), tempfile::tempdir().unwrap());
     verl_run(root.path());

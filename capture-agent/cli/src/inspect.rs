@@ -12,18 +12,22 @@ use tidegauge_api::{
     Inspection,
     inspection::{self, DeviceInspection, Levels},
 };
-use tidegauge_snapshot::read::{self, ReadError};
+use tidegauge_snapshot::read::{self, ReadError, archive};
 
 use crate::{
     DONE, FAILED, REFUSED,
+    members::{self, Members},
     words::{count, counted, size},
 };
 
 /// Show what a snapshot holds
 #[derive(Debug, Args)]
 pub(crate) struct Inspect {
-    /// A memory snapshot: a pickle, plain or in gzip or zstd
+    /// A memory snapshot: a pickle, JSON or a page around one, plain, in gzip or zstd, or in an archive
     file: PathBuf,
+    /// Of an archive, show this snapshot
+    #[arg(long, value_name = "PATH")]
+    member: Option<String>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -31,22 +35,35 @@ pub(crate) struct Inspect {
 
 impl Inspect {
     pub(crate) fn run(&self) -> Result<u8> {
-        match inspect(&self.file) {
+        match inspect(&self.file, self.member.as_deref()) {
             Ok(inspection) if self.json => print(&serde_json::to_string_pretty(&inspection)?),
             Ok(inspection) => print(&table(&inspection)),
             Err(NotShown::Unreachable(error)) => return Err(error),
+            Err(NotShown::Several) => return self.list(),
             Err(NotShown::Refused(error)) => return self.refuse(&error),
         }?;
         Ok(DONE)
     }
 
+    /// An archive of several: one line for each.
+    fn list(&self) -> Result<u8> {
+        let (file, bytes) = open(&self.file)?;
+        let members = match Members::of(file) {
+            Ok(members) => members,
+            Err(error) => return self.refuse(&error),
+        };
+        let name = members::name_of(&self.file);
+        print(&match self.json {
+            true => serde_json::to_string_pretty(&members.json(&name, bytes))?,
+            false => members.table(&name, bytes),
+        })?;
+        Ok(if members.all_opened() { DONE } else { REFUSED })
+    }
+
     fn refuse(&self, error: &ReadError) -> Result<u8> {
         eprintln!("{}: {error}", self.file.display());
         if self.json {
-            let error = serde_json::json!({
-                "error": {"code": error.code(), "message": error.to_string(), "offset": error.offset()}
-            });
-            print(&serde_json::to_string_pretty(&error)?)?;
+            print(&serde_json::to_string_pretty(&serde_json::json!({ "error": members::json_of(error) }))?)?;
         }
         // Reading can fail for reasons of the disk; that says nothing about the snapshot.
         Ok(if error.code() == ReadError::IO { FAILED } else { REFUSED })
@@ -55,21 +72,33 @@ impl Inspect {
 
 enum NotShown {
     Unreachable(anyhow::Error),
+    /// It is an archive of several snapshots.
+    Several,
     Refused(ReadError),
 }
 
-fn inspect(path: &Path) -> Result<Inspection, NotShown> {
+fn inspect(path: &Path, member: Option<&str>) -> Result<Inspection, NotShown> {
+    let (file, bytes) = open(path).map_err(NotShown::Unreachable)?;
+    let opened = match member {
+        Some(member) => archive::open_member(file, member),
+        None => read::open_file(file),
+    };
+    let snapshot = opened.map_err(|error| match error.code() {
+        ReadError::ARCHIVE => NotShown::Several,
+        _ => NotShown::Refused(error),
+    })?;
+    let name = member.map_or_else(|| members::name_of(path), str::to_owned);
+    Ok(inspection::inspect(&snapshot, &name, bytes))
+}
+
+fn open(path: &Path) -> Result<(File, u64)> {
     let open = || -> Result<(File, u64)> {
         let file = File::open(path)?;
-        let bytes = file.metadata()?.len();
-        anyhow::ensure!(!file.metadata()?.is_dir(), "it is a folder; name a file in it");
-        Ok((file, bytes))
+        let metadata = file.metadata()?;
+        anyhow::ensure!(!metadata.is_dir(), "it is a folder; name a file in it");
+        Ok((file, metadata.len()))
     };
-    let opened = open().with_context(|| format!("cannot open {}", path.display()));
-    let (file, bytes) = opened.map_err(NotShown::Unreachable)?;
-    let snapshot = read::open(file).map_err(NotShown::Refused)?;
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    Ok(inspection::inspect(&snapshot, &name, bytes))
+    open().with_context(|| format!("cannot open {}", path.display()))
 }
 
 /// Unlike `println!`, takes it calmly when whoever reads has seen enough.

@@ -6,7 +6,9 @@
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command line talks")]
 
 mod inspect;
+mod members;
 mod push;
+mod search;
 mod words;
 
 use std::ffi::OsString;

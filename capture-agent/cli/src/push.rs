@@ -1,10 +1,11 @@
-//! `tidegauge push`: files, folders or an outbox, to a server.
+//! `tidegauge push`: files, archives, folders or an outbox, to a server.
 //!
 //! A snapshot's place is put together from the flags, the sidecar beside it and its path, in this order.
 
 use std::{
-    fs,
-    io::{self, IsTerminal as _, Write as _},
+    fs::{self, File},
+    io::{self, IsTerminal as _, Read, Write as _},
+    ops::ControlFlow,
     path::{Path, PathBuf},
     thread,
     time::Duration,
@@ -12,6 +13,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use clap::{ArgGroup, Args, builder::FalseyValueParser};
+use tempfile::NamedTempFile;
 use tidegauge_api::{
     Place, Sidecar,
     from_path::{place_from_path, run_from_path},
@@ -23,16 +25,14 @@ use tidegauge_capture_agent::{
     outbox::{self, Folder, Found},
     push::{DEFAULT_SERVER, PushError, Server},
 };
+use tidegauge_snapshot::read::archive::{self, Member};
 
-use crate::{DONE, FAILED, REFUSED, words::counted, words::size};
+use crate::{DONE, FAILED, REFUSED, search, words::counted, words::size};
 
 /// How often a snapshot is tried when the server is away or busy: about ten seconds in all.
 const MAX_TRIES: u32 = 5;
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LONGEST_RETRY: Duration = Duration::from_secs(30);
-
-/// Folders inside folders are followed this deep; deeper ones are somebody's mistake, or a loop of links.
-const MAX_DEPTH: usize = 32;
 
 /// Send snapshots to a server
 ///
@@ -41,7 +41,7 @@ const MAX_DEPTH: usize = 32;
 #[derive(Debug, Args)]
 #[command(group(ArgGroup::new("what").required(true).args(["paths", "outbox"])))]
 pub(crate) struct Push {
-    /// Files, or folders to search for *.pickle and *.pkl, also in gzip or zstd
+    /// Snapshots, archives of them, or folders to search for both
     #[arg(value_name = "PATH")]
     paths: Vec<PathBuf>,
     /// Send what training processes left in this outbox when they ended
@@ -80,7 +80,22 @@ struct Tally {
     n_already_here: u64,
     n_refused: u64,
     n_failed: u64,
+    /// Files that a search found and that are no snapshots, nor named like any.
+    n_passed_over: u64,
     bytes: u64,
+}
+
+/// Something to send.
+struct Parcel<'p> {
+    /// The file with its bytes.
+    file: &'p Path,
+    /// What it is called in messages.
+    shown: String,
+    /// The path that tells its place.
+    path: String,
+    sidecar: Sidecar,
+    /// Whether it may turn out to be something else without harm.
+    is_guess: bool,
 }
 
 /// Why the rest is not tried: it would fail in the same way.
@@ -102,18 +117,93 @@ impl Push {
     fn push_paths(&self, server: &Server, tally: &mut Tally) -> Result<()> {
         let mut files = Vec::new();
         for path in &self.paths {
-            files.extend(snapshots_at(path)?);
+            files.extend(search::files_at(path)?);
         }
-        ensure!(!files.is_empty(), "no *.pickle or *.pkl below {}", shown(&self.paths));
         let n_files = files.len() as u64;
         for (file, i) in files.iter().zip(1..) {
-            let sent = self.push_one(server, file, &format!("{i}/{n_files}"), tally);
-            if let Err(GiveUp) = sent {
+            if let Err(GiveUp) = self.push_found(server, file, &format!("{i}/{n_files}"), tally) {
                 tally.n_failed += n_files - i;
                 break;
             }
         }
+        ensure!(tally.has_any(), "no snapshots at {}", shown(&self.paths));
         Ok(())
+    }
+
+    /// Sends a file, or every snapshot of an archive.
+    fn push_found(
+        &self,
+        server: &Server,
+        found: &search::Found,
+        head: &str,
+        tally: &mut Tally,
+    ) -> Result<(), GiveUp> {
+        if found.is_guess && !search::may_be_snapshot(&found.path) {
+            tally.n_passed_over += 1;
+            return Ok(());
+        }
+        if let Some(pushed) = self.push_archive(server, &found.path, head, tally) {
+            return pushed;
+        }
+        self.push_one(server, &Parcel::of_file(&found.path, found.is_guess), head, tally).map(|_| ())
+    }
+
+    /// Sends what is in an archive; nothing when the file is none.
+    fn push_archive(
+        &self,
+        server: &Server,
+        path: &Path,
+        head: &str,
+        tally: &mut Tally,
+    ) -> Option<Result<(), GiveUp>> {
+        let file = File::open(path).ok()?;
+        let mut result = Ok(());
+        let mut n = 0;
+        let listed = archive::each(file, |member, bytes| {
+            n += 1;
+            result = self.push_member(server, path, member, bytes, &format!("{head}, {n}"), tally);
+            Ok(if result.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
+        });
+        match listed {
+            Ok(None) => return None,
+            Ok(Some(listing)) => tally.n_passed_over += listing.n_others,
+            // Nothing came of it: the server will say what it is.
+            Err(_) if n == 0 => return None,
+            Err(error) => {
+                tally.n_failed += 1;
+                eprintln!("{}: after {}: {error}", path.display(), counted(n, "snapshot"));
+            }
+        }
+        Some(result)
+    }
+
+    fn push_member(
+        &self,
+        server: &Server,
+        archive: &Path,
+        member: &Member,
+        bytes: &mut dyn Read,
+        head: &str,
+        tally: &mut Tally,
+    ) -> Result<(), GiveUp> {
+        let shown = format!("{}: {}", archive.display(), member.path);
+        // A file of its own, so that it can be sent again; its name is the system's, never the archive's.
+        let copied = NamedTempFile::new().and_then(|mut file| {
+            io::copy(bytes, &mut file)?;
+            Ok(file)
+        });
+        let file = match copied {
+            Ok(file) => file,
+            Err(error) => {
+                tally.n_failed += 1;
+                eprintln!("{shown}: cannot be copied out of the archive: {error}");
+                return Ok(());
+            }
+        };
+        let path = format!("{}/{}", search::without_archive_ending(&absolute(archive)), member.path);
+        let sidecar = Sidecar { file_name: Some(member.path.clone()), ..Sidecar::default() };
+        let parcel = Parcel { file: file.path(), shown, path, sidecar, is_guess: false };
+        self.push_one(server, &parcel, head, tally).map(|_| ())
     }
 
     fn push_outbox(&self, server: &Server, root: &Path, tally: &mut Tally) -> Result<()> {
@@ -133,7 +223,10 @@ impl Push {
         }
         for folder in folders {
             for item in folder.items() {
-                let sent = self.push_one(server, &item.snapshot, &counted(n_left, "snapshot"), tally);
+                let sent = {
+                    let parcel = Parcel::of_file(&item.snapshot, false);
+                    self.push_one(server, &parcel, &counted(n_left, "snapshot"), tally)
+                };
                 n_left = n_left.saturating_sub(1);
                 match sent {
                     Ok(true) => {
@@ -152,18 +245,28 @@ impl Push {
     }
 
     /// Sends one file and prints its line. `Ok(false)` when this file was not sent, but others may be.
-    fn push_one(&self, server: &Server, file: &Path, head: &str, tally: &mut Tally) -> Result<bool, GiveUp> {
-        let sidecar = self.sidecar(file);
+    fn push_one(
+        &self,
+        server: &Server,
+        parcel: &Parcel<'_>,
+        head: &str,
+        tally: &mut Tally,
+    ) -> Result<bool, GiveUp> {
+        let sidecar = self.sidecar(parcel);
         if sidecar.place.run.is_none() {
             tally.n_failed += 1;
-            eprintln!("{}: its path names no run; say which with --run", file.display());
+            eprintln!("{}: its path names no run; say which with --run", parcel.shown);
             return Ok(false);
         }
-        match send(server, file, &sidecar, head) {
+        match send(server, parcel, &sidecar, head) {
             Ok(details) => {
                 tally.add(&details);
-                println!("{}: {}", file.display(), outcome(&details));
+                println!("{}: {}", parcel.shown, outcome(&details));
                 Ok(true)
+            }
+            Err(error) if parcel.is_guess && is_no_snapshot(&error) => {
+                tally.n_passed_over += 1;
+                Ok(false)
             }
             Err(error) => {
                 let is_this_file = error.is_about_the_snapshot() || matches!(error, PushError::File { .. });
@@ -171,17 +274,15 @@ impl Push {
                     true => tally.n_refused += 1,
                     false => tally.n_failed += 1,
                 }
-                eprintln!("{}: {error}", file.display());
+                eprintln!("{}: {error}", parcel.shown);
                 if is_this_file { Ok(false) } else { Err(GiveUp) }
             }
         }
     }
 
-    fn sidecar(&self, file: &Path) -> Sidecar {
-        let beside = sidecar_beside(file).unwrap_or_default();
-        let absolute = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
-        let path = absolute.to_string_lossy();
-        let from_path = place_from_path(&path).map(|told| told.place).unwrap_or_default();
+    fn sidecar(&self, parcel: &Parcel<'_>) -> Sidecar {
+        let beside = parcel.sidecar.clone();
+        let from_path = place_from_path(&parcel.path).map(|told| told.place).unwrap_or_default();
         let flags = Place {
             run: self.run.clone().filter(|run| !run.is_empty()),
             role: self.role.clone(),
@@ -191,13 +292,29 @@ impl Push {
             ..Place::default()
         };
         let mut place = flags.or(beside.place).or(from_path);
-        place.run = place.run.or_else(|| run_from_path(&path));
-        let file_name = beside.file_name.or_else(|| Some(file.file_name()?.to_string_lossy().into_owned()));
-        Sidecar { sidecar: sidecar::VERSION, place, file_name, ..beside }
+        place.run = place.run.or_else(|| run_from_path(&parcel.path));
+        Sidecar { sidecar: sidecar::VERSION, place, ..beside }
     }
 }
 
+impl<'p> Parcel<'p> {
+    fn of_file(file: &'p Path, is_guess: bool) -> Self {
+        let mut sidecar = sidecar_beside(file).unwrap_or_default();
+        let name = || Some(file.file_name()?.to_string_lossy().into_owned());
+        sidecar.file_name = sidecar.file_name.or_else(name);
+        Self { file, shown: file.display().to_string(), path: absolute(file), sidecar, is_guess }
+    }
+}
+
+fn absolute(path: &Path) -> String {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).to_string_lossy().into_owned()
+}
+
 impl Tally {
+    fn has_any(&self) -> bool {
+        self.n_sent + self.n_already_here + self.n_refused + self.n_failed > 0
+    }
+
     fn add(&mut self, details: &SnapshotDetails) {
         match details.already_here {
             true => self.n_already_here += 1,
@@ -217,6 +334,7 @@ impl Tally {
             (self.n_already_here, "there already"),
             (self.n_refused, "refused as no snapshots"),
             (self.n_failed, "not sent"),
+            (self.n_passed_over, "passed over as something else"),
         ];
         parts.extend(more.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{n} {what}")));
         parts.join(", ")
@@ -232,16 +350,21 @@ impl Tally {
 }
 
 /// Tries until it works, or will not, or has been tried often enough.
-fn send(server: &Server, file: &Path, sidecar: &Sidecar, head: &str) -> Result<SnapshotDetails, PushError> {
+fn send(
+    server: &Server,
+    parcel: &Parcel<'_>,
+    sidecar: &Sidecar,
+    head: &str,
+) -> Result<SnapshotDetails, PushError> {
     let mut backoff = Backoff::new(FIRST_RETRY, LONGEST_RETRY);
     for n_tries in 1.. {
-        let mut progress = Progress::new(file, head);
-        let sent = server.send(file, sidecar, &mut |bytes| progress.advance(bytes));
+        let mut progress = Progress::new(parcel, head);
+        let sent = server.send(parcel.file, sidecar, &mut |bytes| progress.advance(bytes));
         progress.clear();
         match sent {
             Err(PushError::Later { reason, retry_after }) if n_tries < MAX_TRIES => {
                 let wait = backoff.after_failure(retry_after, jitter());
-                eprintln!("{}: {reason}; trying again in {:.1} s", file.display(), wait.as_secs_f64());
+                eprintln!("{}: {reason}; trying again in {:.1} s", parcel.shown, wait.as_secs_f64());
                 thread::sleep(wait);
             }
             sent => return sent,
@@ -267,36 +390,6 @@ fn step_words(place: &Place) -> String {
     if label.starts_with(|c: char| c.is_ascii_digit()) { format!("step {label}") } else { label }
 }
 
-/// The files at a path: itself, or the snapshots below a folder, in order of their names.
-fn snapshots_at(path: &Path) -> Result<Vec<PathBuf>> {
-    let metadata = fs::metadata(path).with_context(|| format!("cannot open {}", path.display()))?;
-    if !metadata.is_dir() {
-        return Ok(vec![path.to_owned()]);
-    }
-    let mut files = Vec::new();
-    let mut folders = vec![(path.to_owned(), 0)];
-    while let Some((folder, depth)) = folders.pop() {
-        let entries = fs::read_dir(&folder).with_context(|| format!("cannot list {}", folder.display()))?;
-        for entry in entries {
-            let path = entry?.path();
-            match fs::metadata(&path) {
-                Ok(metadata) if metadata.is_dir() && depth < MAX_DEPTH => folders.push((path, depth + 1)),
-                Ok(metadata) if metadata.is_file() && is_named_like_a_snapshot(&path) => files.push(path),
-                _ => {}
-            }
-        }
-    }
-    files.sort();
-    Ok(files)
-}
-
-fn is_named_like_a_snapshot(path: &Path) -> bool {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let stem = [".gz", ".zst"].iter().find_map(|ending| name.strip_suffix(ending)).unwrap_or(&name);
-    // A name that begins with a dot is still being written, or hidden for another reason.
-    !name.starts_with('.') && (stem.ends_with(".pickle") || stem.ends_with(".pkl"))
-}
-
 /// `X.json` beside `X.pickle.zst`, if it is a sidecar.
 fn sidecar_beside(file: &Path) -> Option<Sidecar> {
     let name = file.file_name()?.to_string_lossy();
@@ -319,11 +412,11 @@ struct Progress {
 }
 
 impl Progress {
-    fn new(file: &Path, head: &str) -> Self {
-        let line = io::stderr().is_terminal().then(|| format!("{head}  {}", file.display()));
+    fn new(parcel: &Parcel<'_>, head: &str) -> Self {
+        let line = io::stderr().is_terminal().then(|| format!("{head}  {}", parcel.shown));
         Self {
             line,
-            total: fs::metadata(file).map_or(0, |metadata| metadata.len()),
+            total: fs::metadata(parcel.file).map_or(0, |metadata| metadata.len()),
             sent: 0,
             shown_percent: None,
         }

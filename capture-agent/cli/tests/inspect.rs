@@ -88,6 +88,30 @@ fn compressed_and_plain_are_the_same_snapshot() {
 }
 
 #[test]
+fn an_archive_is_listed_and_each_of_its_snapshots_can_be_shown() {
+    let path = fixture("wrapped/run.tar.gz");
+    let path = path.to_str().unwrap();
+    let output = tidegauge(&["inspect", path]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let table = String::from_utf8(output.stdout).unwrap();
+    assert!(table.starts_with("run.tar.gz   5.71 KiB   3 snapshots, 3 other files\n"), "{table}");
+    let second = "gpt-small/step1/torch_memory_rank1_pid12.pickle.gz";
+    assert_eq!(table.lines().filter(|line| line.ends_with(second)).count(), 1, "{table}");
+
+    let listed = json(&tidegauge(&["inspect", "--json", path]));
+    let shown = json(&tidegauge(&["inspect", "--json", path, "--member", second]));
+    assert_eq!(listed["members"].as_array().unwrap().len(), 3);
+    assert_eq!(listed["members"][1]["devices"], shown["devices"]);
+    assert_eq!(shown["file"], second);
+    assert_eq!(shown["wrapping"], serde_json::json!(["gzip", "tar", "gzip", "pickle4"]));
+
+    let missing = tidegauge(&["inspect", path, "--member", "step9.pickle"]);
+    assert_eq!(missing.status.code(), Some(2));
+    let one = json(&tidegauge(&["inspect", "--json", fixture("wrapped/one_streamed.zip").to_str().unwrap()]));
+    assert_eq!(one["wrapping"], serde_json::json!(["zip", "pickle5"]));
+}
+
+#[test]
 fn a_command_line_nobody_understands_is_a_usage_error() {
     assert_eq!(status(&[]), Some(64));
     assert_eq!(status(&["inspect"]), Some(64));

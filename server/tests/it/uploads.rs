@@ -1,13 +1,13 @@
 //! What is taken in, and what is refused.
 
-use std::io::{Read as _, Write as _};
+use std::io::{Cursor, Read as _, Write as _};
 
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use tidegauge_api::snapshot::{SnapshotDetails, State};
 use tidegauge_api::{Place, Problem, paths};
 
-use crate::app::{TestApp, gzipped, oom, streams};
+use crate::app::{TestApp, fixture, gzipped, oom, streams};
 
 #[test]
 fn an_upload_is_kept_as_it_came_and_is_read() {
@@ -179,17 +179,62 @@ fn a_parameter_that_cannot_be_read_is_named() {
 #[test]
 fn what_is_no_snapshot_is_refused_and_nothing_is_stored() {
     let app = TestApp::start();
-    let torch_save = b"PK\x03\x04\x00\x00\x08\x08\x00\x00\x00\x00\x00\x00archive/data.pkl".repeat(20);
+    let mut torch_save = b"PK\x03\x04\x00\x00\x08\x08".to_vec();
+    torch_save.extend([0; 18]);
+    torch_save.extend(b"\x10\x00\x00\x00archive/data.pkl");
     let global = b"\x80\x04cos\nsystem\n(S'true'\ntR.".to_vec();
     let page = b"<!doctype html><html><body>Sign in</body></html>".to_vec();
     for body in [Vec::new(), page, torch_save, global] {
         let reply = app.upload("run=a", &body);
         let problem = reply.problem();
         assert_eq!((problem.status, problem.kind.as_str()), (422, "not-a-snapshot"));
-        let error = tidegauge_snapshot::read::open(&body[..]).unwrap_err();
+        let error = tidegauge_snapshot::read::open_file(Cursor::new(&body)).unwrap_err();
         assert_eq!(problem.detail, error.to_string(), "the same sentence as on the command line");
     }
     nothing_is_stored(&app);
+}
+
+#[test]
+fn an_archive_of_one_snapshot_is_that_snapshot() {
+    let app = TestApp::start();
+    let plain = app.accepted("run=a&rank=0", &fixture("wrapped/protocol5.pickle"));
+    for (name, rank) in [("wrapped/one_streamed.zip", 1), ("wrapped/one_gnu.tar.gz", 2)] {
+        let reply = app.upload("run=a&rank=0", &fixture(name));
+        assert_eq!((reply.status, reply.json::<SnapshotDetails>().id), (200, plain.id.clone()), "{name}");
+        let ready = app.read(&format!("run=a&rank={rank}"), &fixture(name));
+        assert_eq!((ready.state, &ready.problem), (State::Ready, &None), "{name}");
+    }
+}
+
+#[test]
+fn an_archive_of_several_is_refused_with_their_names_and_what_to_do() {
+    let app = TestApp::start();
+    for name in ["wrapped/run.zip", "wrapped/run.tar.gz"] {
+        let problem = app.upload("run=a", &fixture(name)).problem();
+        assert_eq!((problem.status, problem.kind.as_str()), (422, "archive"));
+        assert!(
+            problem.detail.starts_with("this archive holds 3 snapshots: gpt-small/step1/"),
+            "{}",
+            problem.detail
+        );
+        assert!(
+            problem.detail.ends_with("tidegauge push sends each of them to its place"),
+            "{}",
+            problem.detail
+        );
+    }
+    nothing_is_stored(&app);
+}
+
+#[test]
+fn a_page_is_read_on_until_its_pickle_comes_or_it_ends() {
+    let app = TestApp::start();
+    let page = String::from_utf8(fixture("wrapped/trace_plot.html")).unwrap();
+    let script = format!("<script>{}</script>", "/* a long script */".repeat(20_000));
+    let ready = app.read("run=a", format!("<!doctype html>{script}{page}").as_bytes());
+    assert_eq!((ready.state, &ready.problem), (State::Ready, &None));
+    let problem = app.upload("run=b", format!("<!doctype html>{script}<p>Sign in").as_bytes()).problem();
+    assert_eq!((problem.status, problem.kind.as_str()), (422, "not-a-snapshot"));
 }
 
 #[test]

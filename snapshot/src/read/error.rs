@@ -23,6 +23,8 @@ impl ReadError {
     pub const DAMAGED: &'static str = "damaged";
     /// The file decompresses to more than it may.
     pub const TOO_LARGE: &'static str = "too-large";
+    /// The file is an archive of several snapshots: choose one.
+    pub const ARCHIVE: &'static str = "archive";
     /// Reading the file itself failed.
     pub const IO: &'static str = "io";
 
@@ -32,6 +34,11 @@ impl ReadError {
         message: impl Into<Cow<'static, str>>,
     ) -> Self {
         Self { code, message: message.into(), offset: offset.into() }
+    }
+
+    /// The same error, of a file inside another.
+    pub(crate) fn within(self, path: &str) -> Self {
+        Self { message: format!("{path}: {}", self.message).into(), ..self }
     }
 
     /// A stable word for programs.

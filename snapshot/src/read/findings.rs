@@ -80,6 +80,11 @@ fn sentence(code: &str, subject: &str, count: u64) -> String {
             "a trace began in the middle ({times}): max_entries was changed while recording, and torch then takes \
              the wrong event for the oldest; its events were put back into order of time"
         ),
+        "from-the-profiler" => {
+            "torch.profiler recorded this, and torch converted it: it knows tensors only, not all that the allocator \
+             handed out; reserved is merely the span of their addresses; the last device is the CPU"
+                .to_owned()
+        }
         _ => format!("{code}: {subject} ({times})"),
     }
 }

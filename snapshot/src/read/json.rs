@@ -18,6 +18,10 @@ enum Open {
 /// Reads a JSON document to its end.
 pub(crate) fn run(bytes: impl Read) -> Result<Snapshot, ReadError> {
     let mut machine = machine(bytes);
+    // A byte order mark, which PowerShell and some editors put first.
+    if machine.source.peek()? == Some(0xef) {
+        let _mark: [u8; 3] = machine.source.array("a byte order mark")?;
+    }
     let top = document(&mut machine)?;
     machine.finish(top, "json".to_owned())
 }
@@ -61,28 +65,63 @@ fn text<R: Read>(machine: &mut Machine<R>, at: u64) -> Result<(), ReadError> {
         match machine.source.byte("a text")? {
             b'"' => break,
             b'\\' => match machine.source.byte("a text")? {
-                b'n' => bytes.push(b'\n'),
-                b't' => bytes.push(b'\t'),
-                b'r' => bytes.push(b'\r'),
-                b'b' => bytes.push(8),
-                b'f' => bytes.push(12),
-                b'u' => {
-                    let digits: [u8; 4] = machine.source.array("a text")?;
-                    let code =
-                        std::str::from_utf8(&digits).ok().and_then(|hex| u32::from_str_radix(hex, 16).ok());
-                    let code =
-                        code.ok_or_else(|| broken(at, "a text holds \\u without four hexadecimal digits"))?;
-                    // Halves of a pair become two replacement characters: names of functions have none.
-                    let character = char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER);
-                    bytes.extend(character.encode_utf8(&mut [0; 4]).as_bytes());
-                }
-                other => bytes.push(other),
+                b'u' => escaped(machine, at, &mut bytes)?,
+                other => bytes.push(unescaped(other)),
             },
             byte => bytes.push(byte),
         }
     }
     machine.push_text(&bytes);
     Ok(())
+}
+
+/// What a character after a backslash stands for.
+fn unescaped(escape: u8) -> u8 {
+    match escape {
+        b'n' => b'\n',
+        b't' => b'\t',
+        b'r' => b'\r',
+        b'b' => 8,
+        b'f' => 12,
+        other => other,
+    }
+}
+
+/// `\uXXXX`, or the two of a pair. A half without its other becomes the bytes that a pickle has for it.
+fn escaped<R: Read>(machine: &mut Machine<R>, at: u64, bytes: &mut Vec<u8>) -> Result<(), ReadError> {
+    let mut code = code(machine, at)?;
+    while (0xd800..0xdc00).contains(&code) && machine.source.peek()? == Some(b'\\') {
+        machine.source.byte("a text")?;
+        let escape = machine.source.byte("a text")?;
+        if escape != b'u' {
+            lone_half(code, bytes);
+            bytes.push(unescaped(escape));
+            return Ok(());
+        }
+        let next = self::code(machine, at)?;
+        if (0xdc00..0xe000).contains(&next) {
+            code = 0x10000 + ((code - 0xd800) << 10 | (next - 0xdc00));
+        } else {
+            lone_half(code, bytes);
+            code = next;
+        }
+    }
+    match char::from_u32(code) {
+        Some(character) => bytes.extend(character.encode_utf8(&mut [0; 4]).as_bytes()),
+        None => lone_half(code, bytes),
+    }
+    Ok(())
+}
+
+/// Four hexadecimal digits.
+fn code<R: Read>(machine: &mut Machine<R>, at: u64) -> Result<u32, ReadError> {
+    let digits: [u8; 4] = machine.source.array("a text")?;
+    let code = std::str::from_utf8(&digits).ok().and_then(|hex| u32::from_str_radix(hex, 16).ok());
+    code.ok_or_else(|| broken(at, "a text holds \\u without four hexadecimal digits"))
+}
+
+fn lone_half(code: u32, bytes: &mut Vec<u8>) {
+    bytes.extend([0xe0 | (code >> 12) as u8, 0x80 | (code >> 6 & 0x3f) as u8, 0x80 | (code & 0x3f) as u8]);
 }
 
 /// A number, or one of the words of JSON and of Python's `json`.

@@ -69,6 +69,9 @@ impl Builder {
             rows_of(&heap, parts.annotations, Row::Annotation, "external_annotations", &mut findings);
         let producer = self.producer(&parts, &settings);
         drop(heap);
+        if self.seen.category {
+            findings.count("from-the-profiler", "");
+        }
         if !self.has_time {
             self.trace.time_us = Vec::new();
         }
@@ -323,10 +326,11 @@ impl Builder {
     fn producer(&self, parts: &Parts, settings: &[(String, Value)]) -> String {
         let has = |name: &str| settings.iter().any(|(key, _)| key == name);
         let has_events = !self.trace.is_empty();
-        let name = if self.seen.torch_npu {
-            "torch_npu"
-        } else if self.seen.category {
+        let name = if self.seen.category {
+            // torch.cuda._memory_viz.profile_plot's conversion; no allocator writes categories.
             "torch.profiler"
+        } else if self.seen.torch_npu {
+            "torch_npu"
         } else if self.seen.history {
             "torch 2.0"
         } else if parts.host_traces.is_some() {

@@ -1,10 +1,11 @@
 //! Takes off gzip, zstd and HTML, and bounds what may come out.
 
+use std::cell::Cell;
+use std::error::Error;
 use std::io::{self, Read};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::rc::Rc;
 
-use super::ReadError;
+use super::{ReadError, strangers};
 
 /// No file may decompress to more than this: 64 GiB, about 600 million events.
 pub const MAX_CONTENT_BYTES: u64 = 64 << 30;
@@ -18,23 +19,38 @@ const FREE_BYTES: u64 = 256 << 20;
 /// gzip inside zstd inside gzip…: deeper than this is no accident.
 const MAX_LAYERS: usize = 4;
 
-/// The innermost bytes and the names of the wrappings, outermost first.
+/// What is inside all the wrappings.
+pub(crate) enum Content<'a> {
+    /// What may be a pickle or JSON.
+    Plain(Box<dyn Read + 'a>),
+    /// A tar archive.
+    Tar(Box<dyn Read + 'a>),
+    /// A zip archive: its table of contents stands at its end.
+    Zip,
+}
+
+/// The innermost bytes and the names of the wrappings, outermost first. `budget` counts what is read of the file
+/// and what comes out of it.
 pub(crate) fn unwrap<'a>(
     bytes: impl Read + 'a,
-) -> Result<(Box<dyn Read + 'a>, Vec<&'static str>), ReadError> {
-    let taken = Arc::new(AtomicU64::new(0));
-    let mut reader: Box<dyn Read + 'a> = Box::new(Counted { inner: bytes, count: Arc::clone(&taken) });
+    budget: &Budget,
+) -> Result<(Content<'a>, Vec<&'static str>), ReadError> {
+    let mut reader: Box<dyn Read + 'a> = Box::new(bytes);
     let mut wrapping = Vec::new();
     loop {
-        let (head, rest) = peek(reader)?;
+        let (head, rest) = peek(reader, strangers::HEAD_BYTES)?;
         let Some(wrapper) = wrapper(&head) else {
-            stranger(&head)?;
-            let reader: Box<dyn Read> = if wrapping.is_empty() {
-                Box::new(rest)
+            let content = if is_zip(&head)? {
+                wrapping.push("zip");
+                Content::Zip
+            } else if is_tar(&head) {
+                wrapping.push("tar");
+                Content::Tar(budget.bound(rest))
             } else {
-                Box::new(Bounded { inner: rest, taken, given: 0 })
+                strangers::check(&head)?;
+                Content::Plain(if wrapping.is_empty() { Box::new(rest) } else { budget.bound(rest) })
             };
-            return Ok((reader, wrapping));
+            return Ok((content, wrapping));
         };
         if wrapping.len() == MAX_LAYERS {
             let message = "the file is compressed more than four times over; unpack it once and try again";
@@ -58,41 +74,36 @@ fn wrapper(head: &[u8]) -> Option<&'static str> {
     }
 }
 
-/// Names what the file is when its first bytes say that it is not a pickle.
-fn stranger(head: &[u8]) -> Result<(), ReadError> {
-    let message = match head {
-        [] => {
-            let message = "the file is empty: the dump was probably interrupted; take the snapshot again";
-            return Err(ReadError::new(ReadError::EMPTY, 0, message));
-        }
-        // A pickle, protocol 2 and later; the opcodes that protocols 0 and 1 begin with; JSON.
-        [0x80 | b'(' | b'c' | b']' | b'}' | b'{' | b'[', ..] => return Ok(()),
-        [b'P', b'K', 3, 4, ..] => {
-            "this is a zip archive, as torch.save writes checkpoints, not a memory snapshot; \
-             snapshots come from torch.cuda.memory._dump_snapshot()"
-        }
-        _ => {
-            "this is not a pickle: the first byte is not one that torch.cuda.memory._dump_snapshot() \
-             writes"
-        }
-    };
-    Err(ReadError::new(ReadError::NOT_A_SNAPSHOT, 0, message))
+/// A tag, a declaration or a comment.
+fn looks_like_html(head: &[u8]) -> bool {
+    let text = strangers::without_mark(head.trim_ascii_start()).trim_ascii_start();
+    matches!(text, [b'<', b'!' | b'?' | b'a'..=b'z' | b'A'..=b'Z', ..])
 }
 
-fn looks_like_html(head: &[u8]) -> bool {
-    let text = head.trim_ascii_start();
-    let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
-    text.first() == Some(&b'<')
+/// The mark of tar's archives since 1988, in the first header.
+fn is_tar(head: &[u8]) -> bool {
+    head.get(257..262) == Some(b"ustar")
+}
+
+/// Whether this begins a zip archive.
+///
+/// # Errors
+/// [`ReadError`] when the name of its first file tells that it holds something else.
+pub(crate) fn is_zip(head: &[u8]) -> Result<bool, ReadError> {
+    if !head.starts_with(b"PK\x03\x04") {
+        return Ok(false);
+    }
+    strangers::first_zip_name(head).and_then(strangers::zip_of).map_or(Ok(true), Err)
 }
 
 #[cfg(not(target_arch = "wasm32"))]
-fn zstd_reader<'a>(bytes: impl Read + 'a) -> Result<Box<dyn Read + 'a>, ReadError> {
+pub(crate) fn zstd_reader<'a>(bytes: impl Read + 'a) -> Result<Box<dyn Read + 'a>, ReadError> {
     let decoder = zstd::stream::read::Decoder::new(bytes).map_err(|error| from_io(&error, 0))?;
     Ok(Box::new(decoder))
 }
 
 #[cfg(target_arch = "wasm32")]
-fn zstd_reader<'a>(bytes: impl Read + 'a) -> Result<Box<dyn Read + 'a>, ReadError> {
+pub(crate) fn zstd_reader<'a>(bytes: impl Read + 'a) -> Result<Box<dyn Read + 'a>, ReadError> {
     let decoder = ruzstd::decoding::StreamingDecoder::new(bytes).map_err(|error| {
         let message = format!("the zstd wrapping is damaged: {error}");
         ReadError::new(ReadError::DAMAGED, 0, message)
@@ -102,8 +113,8 @@ fn zstd_reader<'a>(bytes: impl Read + 'a) -> Result<Box<dyn Read + 'a>, ReadErro
 
 /// The sentence for a failed read at this offset of the decompressed bytes.
 pub(crate) fn from_io(error: &io::Error, offset: u64) -> ReadError {
-    if let Some(bound) = error.get_ref().and_then(|inner| inner.downcast_ref::<ReadError>()) {
-        return bound.clone();
+    if let Some(ours) = ours(error) {
+        return ours.clone();
     }
     let text = error.to_string();
     // zstd says "incomplete frame" as an error of kind Other.
@@ -114,6 +125,9 @@ pub(crate) fn from_io(error: &io::Error, offset: u64) -> ReadError {
         );
         return ReadError::new(ReadError::CUT, offset, message);
     }
+    if error.kind() == io::ErrorKind::IsADirectory {
+        return ReadError::new(ReadError::IO, None, "this is a folder; name a file in it");
+    }
     if matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput | io::ErrorKind::Other)
     {
         let message = format!("the compressed file is damaged after {offset} decompressed bytes: {text}");
@@ -122,53 +136,107 @@ pub(crate) fn from_io(error: &io::Error, offset: u64) -> ReadError {
     ReadError::new(ReadError::IO, offset, format!("reading the file failed after {offset} bytes: {text}"))
 }
 
-/// The first bytes, at most 64, and a reader that still gives all.
-fn peek<'a>(mut reader: Box<dyn Read + 'a>) -> Result<(Vec<u8>, impl Read + 'a), ReadError> {
-    let mut head = [0; 64];
-    let mut len = 0;
-    while len < head.len() {
-        match reader.read(&mut head[len..]) {
-            Ok(0) => break,
-            Ok(n) => len += n,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(from_io(&error, len as u64)),
+/// An error of ours that came through a decompressor or an archive's reader.
+fn ours(error: &io::Error) -> Option<&ReadError> {
+    let mut cause: Option<&(dyn Error + 'static)> = error.get_ref().map(|inner| inner as _);
+    while let Some(error) = cause {
+        if let Some(ours) = error.downcast_ref() {
+            return Some(ours);
+        }
+        cause = match error.downcast_ref::<io::Error>() {
+            Some(io) => io.get_ref().map(|inner| inner as _),
+            None => error.source(),
+        };
+    }
+    None
+}
+
+/// The first bytes, at most `max`, and a reader that still gives all.
+pub(crate) fn peek<'a>(
+    mut reader: Box<dyn Read + 'a>,
+    max: usize,
+) -> Result<(Vec<u8>, impl Read + 'a), ReadError> {
+    let mut head = Vec::with_capacity(max);
+    match reader.by_ref().take(max as u64).read_to_end(&mut head) {
+        Ok(_) => {}
+        // What came before the failure may tell what the file is; whoever reads on meets the failure again.
+        Err(error) if head.is_empty() => return Err(from_io(&error, 0)),
+        Err(error) => {
+            let again: Box<dyn Read + 'a> = Box::new(Failing(Some(error)));
+            return Ok((head.clone(), io::Cursor::new(head).chain(again)));
         }
     }
-    let head = head[..len].to_vec();
     Ok((head.clone(), io::Cursor::new(head).chain(reader)))
+}
+
+/// Fails as another reader did.
+struct Failing(Option<io::Error>);
+
+impl Read for Failing {
+    fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+        Err(self.0.take().unwrap_or_else(|| io::ErrorKind::UnexpectedEof.into()))
+    }
+}
+
+/// What was read of a file and what came out of it: the measure of a decompression bomb.
+#[derive(Clone, Default)]
+pub(crate) struct Budget {
+    taken: Rc<Cell<u64>>,
+    given: Rc<Cell<u64>>,
+}
+
+impl Budget {
+    /// For a file that is read here and there: all its bytes count as read, and none twice.
+    pub(crate) fn of_file(bytes: u64) -> Self {
+        Self { taken: Rc::new(Cell::new(bytes)), given: Rc::default() }
+    }
+
+    /// For what is inside an archive: the same file, counted anew.
+    pub(crate) fn inside(&self) -> Self {
+        Self { taken: Rc::clone(&self.taken), given: Rc::default() }
+    }
+
+    /// Counts what is read of the file.
+    pub(crate) fn count<R: Read>(&self, inner: R) -> impl Read + use<R> {
+        Counted { inner, count: Rc::clone(&self.taken) }
+    }
+
+    /// Ends with an error when more comes out than may.
+    pub(crate) fn bound<'a>(&self, inner: impl Read + 'a) -> Box<dyn Read + 'a> {
+        Box::new(Bounded { inner, budget: self.clone() })
+    }
 }
 
 struct Counted<R> {
     inner: R,
-    count: Arc<AtomicU64>,
+    count: Rc<Cell<u64>>,
 }
 
 impl<R: Read> Read for Counted<R> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         let n = self.inner.read(buf)?;
-        self.count.fetch_add(n as u64, Ordering::Relaxed);
+        self.count.set(self.count.get().saturating_add(n as u64));
         Ok(n)
     }
 }
 
 struct Bounded<R> {
     inner: R,
-    taken: Arc<AtomicU64>,
-    given: u64,
+    budget: Budget,
 }
 
 impl<R: Read> Read for Bounded<R> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         let n = self.inner.read(buf)?;
-        self.given += n as u64;
-        let by_ratio = self.taken.load(Ordering::Relaxed).saturating_mul(MAX_RATIO).max(FREE_BYTES);
-        if self.given > by_ratio.min(MAX_CONTENT_BYTES) {
+        let given = self.budget.given.get().saturating_add(n as u64);
+        self.budget.given.set(given);
+        let by_ratio = self.budget.taken.get().saturating_mul(MAX_RATIO).max(FREE_BYTES);
+        if given > by_ratio.min(MAX_CONTENT_BYTES) {
             let message = format!(
-                "the file decompresses to more than {} times its own size ({} bytes so far), which no snapshot \
-                 does; it is refused as a decompression bomb",
-                MAX_RATIO, self.given
+                "the file decompresses to more than {MAX_RATIO} times its own size ({given} bytes so far), which no \
+                 snapshot does; it is refused as a decompression bomb"
             );
-            return Err(io::Error::other(ReadError::new(ReadError::TOO_LARGE, self.given, message)));
+            return Err(io::Error::other(ReadError::new(ReadError::TOO_LARGE, given, message)));
         }
         Ok(n)
     }

@@ -25,6 +25,8 @@ pub struct Rounding {
     is_expandable: bool,
     /// Pinned host memory: a block is always a whole segment.
     is_whole: bool,
+    /// What torch.profiler recorded: sizes are what they are, and any rest is free.
+    is_exact: bool,
 }
 
 impl Rounding {
@@ -39,12 +41,20 @@ impl Rounding {
         let max_split = snapshot.setting("max_split_size").and_then(Value::as_u64).unwrap_or(u64::MAX);
         let is_expandable = snapshot.setting("expandable_segments") == Some(&Value::Bool(true));
         let padding = if snapshot.producer == "torch_npu" { NPU_PADDING } else { 0 };
-        Self { padding, divisions, max_split, is_expandable, is_whole: false }
+        let is_exact = snapshot.producer == "torch.profiler";
+        Self { padding, divisions, max_split, is_expandable, is_whole: false, is_exact }
     }
 
     /// The rules of the allocator of pinned host memory: every block is a segment of its own.
     pub(super) fn whole_segments() -> Self {
-        Self { padding: 0, divisions: [0; 16], max_split: u64::MAX, is_expandable: false, is_whole: true }
+        Self {
+            padding: 0,
+            divisions: [0; 16],
+            max_split: u64::MAX,
+            is_expandable: false,
+            is_whole: true,
+            is_exact: false,
+        }
     }
 
     /// The same rules with NPU's padding switched.
@@ -54,6 +64,9 @@ impl Rounding {
 
     /// Bytes of the block for a request (`round_size`).
     pub(super) fn round(&self, requested: u64) -> u64 {
+        if self.is_exact {
+            return requested;
+        }
         let size = requested.saturating_add(self.padding);
         if size < MIN_BLOCK {
             return MIN_BLOCK;
@@ -77,6 +90,8 @@ impl Rounding {
     pub(super) fn smallest_rest(&self, rounded: u64, in_expandable: bool) -> Option<u64> {
         if self.is_whole {
             None
+        } else if self.is_exact {
+            Some(1)
         } else if self.is_small(rounded) || in_expandable || self.is_expandable {
             Some(MIN_BLOCK)
         } else {
@@ -109,6 +124,7 @@ mod tests {
             max_split: u64::MAX,
             is_expandable: false,
             is_whole: false,
+            is_exact: false,
         }
     }
 

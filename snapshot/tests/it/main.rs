@@ -9,5 +9,8 @@ mod together;
 mod simulated;
 mod hostile;
 mod wrapped;
+mod profiler;
+mod archives;
+mod strangers;
 mod pack;
 mod pictures;

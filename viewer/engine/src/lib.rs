@@ -29,6 +29,7 @@ const SLICE_BYTES: f64 = 4.0 * 1024.0 * 1024.0;
 struct SlicedFile<'a> {
     read: &'a Function,
     size: f64,
+    /// Where in the file the slice ends.
     offset: f64,
     slice: Vec<u8>,
     at: usize,
@@ -50,6 +51,33 @@ impl io::Read for SlicedFile<'_> {
         buf[..n].copy_from_slice(&self.slice[self.at..self.at + n]);
         self.at += n;
         Ok(n)
+    }
+}
+
+impl io::Seek for SlicedFile<'_> {
+    fn seek(&mut self, to: io::SeekFrom) -> io::Result<u64> {
+        // A file of a browser has a size that a float holds exactly.
+        let here = self.offset as u64 - (self.slice.len() - self.at) as u64;
+        let to = match to {
+            io::SeekFrom::Start(to) => Some(to),
+            io::SeekFrom::Current(by) => here.checked_add_signed(by),
+            io::SeekFrom::End(by) => (self.size as u64).checked_add_signed(by),
+        };
+        let to = to.ok_or(io::ErrorKind::InvalidInput)?;
+        let begin = self.offset as u64 - self.slice.len() as u64;
+        match to
+            .checked_sub(begin)
+            .and_then(|at| usize::try_from(at).ok())
+            .filter(|at| *at <= self.slice.len())
+        {
+            // Most jumps lead a few bytes on, or nowhere.
+            Some(at) => self.at = at,
+            None => {
+                self.slice.clear();
+                (self.offset, self.at) = (to as f64, 0);
+            }
+        }
+        Ok(to)
     }
 }
 
@@ -76,7 +104,7 @@ impl Engine {
     pub fn open_file(&mut self, name: &str, size: f64, read: &Function) -> Result<String, JsValue> {
         self.close();
         let file = SlicedFile { read, size, offset: 0.0, slice: Vec::new(), at: 0 };
-        let snapshot = tidegauge_snapshot::read::open(file).map_err(sentence)?;
+        let snapshot = tidegauge_snapshot::read::open_file(file).map_err(sentence)?;
         let document = Document::new(snapshot, None, name, size as u64);
         self.keep(document)
     }

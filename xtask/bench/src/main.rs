@@ -94,8 +94,8 @@ fn simulate(n_events: usize, recording: Recording, path: &str) -> Result<()> {
 }
 
 fn unpack(from: &str, to: &str) -> Result<()> {
-    let mut content = read::content(File::open(from).with_context(|| format!("cannot read {from}"))?)?;
-    io::copy(&mut content, &mut File::create(to).with_context(|| format!("cannot write {to}"))?)?;
+    let file = File::open(from).with_context(|| format!("cannot read {from}"))?;
+    read::copy_content(file, File::create(to).with_context(|| format!("cannot write {to}"))?)?;
     Ok(())
 }
 
