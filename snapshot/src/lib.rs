@@ -21,8 +21,10 @@ pub mod model;
 pub mod read;
 pub mod replay;
 pub mod overlap;
+pub mod window;
 pub mod findings;
 pub mod picture;
 pub mod pack;
+pub mod write;
 
 pub use model::Snapshot;

@@ -150,6 +150,7 @@ impl Builder {
                             b"external_annotations" => parts.annotations = Some(*val),
                             b"host_segments" => parts.host_segments = Some(*val),
                             b"host_traces" => parts.host_traces = Some(*val),
+                            b"tidegauge_head_sizes" => parts.others.push((name.clone(), *val)),
                             _ => {
                                 findings.count("unknown-key", &format!("\"{name}\" at the top"));
                                 parts.others.push((name.clone(), *val));

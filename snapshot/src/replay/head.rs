@@ -9,6 +9,7 @@ use super::Skipped;
 use super::reservations::Mapped;
 use crate::Snapshot;
 use crate::model::{Action, BlockState, Device, StackId};
+use crate::window;
 
 /// A segment, or a contiguous mapped part of an expandable one.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -62,7 +63,13 @@ impl Head {
         for event in (first_event..device.events.end).rev() {
             walk.step_back(snapshot, event, skipped);
         }
-        walk.finish()
+        let mut head = walk.finish();
+        let stated = window::stated_head_sizes(snapshot, device);
+        for block in head.blocks.iter_mut().filter(|block| block.size.is_none()) {
+            let at = stated.binary_search_by_key(&block.address, |(address, _)| *address);
+            block.size = at.ok().map(|at| stated[at].1);
+        }
+        head
     }
 }
 

@@ -5,6 +5,7 @@
 mod exact;
 mod heads;
 mod moments;
+mod rewritten;
 mod together;
 mod simulated;
 mod hostile;
