@@ -9,6 +9,7 @@ mod together;
 mod simulated;
 mod hostile;
 mod wrapped;
+mod found;
 mod profiler;
 mod archives;
 mod strangers;
