@@ -9,6 +9,8 @@ mod together;
 mod simulated;
 mod hostile;
 mod wrapped;
+mod odd;
+mod memory;
 mod found;
 mod profiler;
 mod archives;
