@@ -18,6 +18,7 @@ mod browser;
 mod python;
 mod torch;
 mod bench;
+mod fuzz;
 
 use std::process::ExitCode;
 
@@ -38,7 +39,9 @@ For the desk:
   site [--quick]            Builds the page into the target folder; --quick compiles faster and runs slower.
   tidy                      Who knows whom, forbidden dependencies, module heads, links.
   bench read [FILE]         Reading a snapshot, beside CPython's pickle.load.
-  bench picture [FILE]      One picture in wasm under Node.";
+  bench picture [FILE]      One picture in wasm under Node.
+  fuzz TARGET [--seconds N] [--minimize FILE]
+      Bytes of strangers against one door of the reader: pickle, json, html, archive, pack.";
 
 /// The exit status of a command line nobody understands, as in BSD's sysexits.
 const USAGE_EXIT: u8 = 64;
@@ -52,6 +55,7 @@ fn main() -> ExitCode {
         Some("site") => site::run,
         Some("tidy") => tidy::run,
         Some("bench") => bench::run,
+        Some("fuzz") => fuzz::run,
         Some("help" | "--help" | "-h") => {
             println!("{USAGE}");
             return ExitCode::SUCCESS;

@@ -1,0 +1,207 @@
+//! The doors that strangers' bytes come through, and the laws that hold behind them.
+//!
+//! Each target of the fuzzer is one function here, so that the tests of the crate replay what the fuzzer found
+//! through the very same code (`snapshot/tests/it/found.rs`). A door panics when a law is broken.
+
+use std::io::Cursor;
+use std::ops::ControlFlow;
+
+use tidegauge_snapshot::Snapshot;
+use tidegauge_snapshot::findings::findings;
+use tidegauge_snapshot::model::Device;
+use tidegauge_snapshot::pack;
+use tidegauge_snapshot::picture::{ID_NONE, ID_OTHER, Index, Palette, Raster, View};
+use tidegauge_snapshot::read::{self, archive};
+use tidegauge_snapshot::replay::{Replay, fragmentation, replay};
+
+/// A door by the name of its target.
+pub fn door(target: &str) -> Option<fn(&[u8])> {
+    Some(match target {
+        "pickle" | "json" | "html" => file,
+        "archive" => archives,
+        "pack" => packs,
+        _ => return None,
+    })
+}
+
+/// A file of any kind, as the command line, the server and the page open it.
+pub fn file(bytes: &[u8]) {
+    let recognized = read::recognize(&bytes[..bytes.len().min(read::HEAD_BYTES)]);
+    match read::open_file(Cursor::new(bytes)) {
+        Ok(snapshot) => {
+            assert!(recognized.is_ok(), "it opens and is not recognized: {recognized:?}");
+            snapshots(&snapshot);
+        }
+        Err(error) => assert!(!error.to_string().is_empty() && !error.code().is_empty()),
+    }
+    read::copy_content(Cursor::new(bytes), std::io::sink()).ok();
+}
+
+/// An archive: listed, passed, and each snapshot opened.
+pub fn archives(bytes: &[u8]) {
+    let mut passed = Vec::new();
+    let listed = archive::list(Cursor::new(bytes));
+    let each = archive::each(Cursor::new(bytes), |member, bytes| {
+        assert!(!member.path.chars().any(char::is_control));
+        if let Ok(snapshot) = read::open(bytes) {
+            snapshots(&snapshot);
+        }
+        passed.push(member.clone());
+        Ok(ControlFlow::Continue(()))
+    });
+    if let (Ok(Some(listed)), Ok(Some(each))) = (&listed, &each) {
+        assert_eq!(listed, each);
+        assert_eq!(listed.snapshots, passed);
+    }
+    if let Some(member) = passed.first() {
+        archive::open_member(Cursor::new(bytes), &member.path).ok();
+    }
+    file(bytes);
+}
+
+/// A pack, with its checksums put right: a damaged byte is found by them, a malicious one is not.
+pub fn packs(bytes: &[u8]) {
+    pack::read(bytes).ok();
+    let bytes = with_right_checksums(bytes);
+    let Ok(Some(header)) = pack::header(&bytes) else { return };
+    if let Ok(snapshot) = pack::read(&bytes) {
+        snapshots(&snapshot);
+    }
+    // What the page does: the first part is drawn before the rest is there.
+    let first = usize::try_from(header.first_bytes).ok().and_then(|len| bytes.get(..len));
+    let Some((mut snapshot, palette)) = first.and_then(|first| pack::read_first(&header, first).ok()) else {
+        return;
+    };
+    for device in &snapshot.devices {
+        draw(&replay(&snapshot, device), &palette);
+    }
+    if pack::add_stacks(&mut snapshot, &header, &bytes[header.first_bytes as usize..]).is_ok() {
+        snapshots(&snapshot);
+    }
+}
+
+/// What holds of every snapshot that opened, whoever wrote it.
+fn snapshots(snapshot: &Snapshot) {
+    let replays: Vec<Replay> = snapshot.devices.iter().map(|device| replayed(snapshot, device)).collect();
+    for finding in snapshot.findings.iter().chain(&findings(snapshot, &replays)) {
+        assert!(!finding.message.is_empty());
+    }
+    let palette = Palette::new(snapshot);
+    for replay in &replays {
+        draw(replay, &palette);
+    }
+    let packed = pack::write(snapshot);
+    let unpacked = pack::read(&packed).expect("what we wrote can be read");
+    // A NaN in a setting is not equal to itself, and is written the same.
+    if unpacked != *snapshot {
+        assert_eq!(format!("{unpacked:?}"), format!("{snapshot:?}"), "a pack holds the snapshot");
+    }
+}
+
+fn replayed(snapshot: &Snapshot, device: &Device) -> Replay {
+    let replay = replay(snapshot, device);
+    let curves = &replay.curves;
+    let n_states = device.events.len() + 1;
+    for column in [&curves.requested, &curves.allocated, &curves.active, &curves.reserved] {
+        assert_eq!(column.len(), n_states, "one level for each state");
+    }
+    assert_eq!((curves.at(0), curves.at(n_states - 1)), (replay.head, replay.end));
+    let highest = |column: &[u64]| column.iter().copied().max().unwrap_or(0);
+    assert_eq!(highest(&curves.allocated), replay.peak.allocated);
+    assert_eq!(highest(&curves.active), replay.peak.active);
+    assert_eq!(highest(&curves.reserved), replay.peak.reserved);
+    assert_eq!(highest(&curves.requested), replay.peak.requested);
+    assert_eq!(curves.allocated[replay.peak_state as usize], replay.peak.allocated);
+    for state in 0..n_states {
+        assert!(
+            curves.allocated[state] <= curves.active[state],
+            "state {state}: allocated blocks are active"
+        );
+    }
+    lives(&replay, n_states);
+    let fragmentation = fragmentation(snapshot, device);
+    assert_eq!(fragmentation.largest_free.len(), n_states);
+    for state in [0, n_states / 2, n_states - 1, replay.peak_state as usize] {
+        moment(&replay, state as u32);
+    }
+    replay
+}
+
+/// Allocations in their order, each with a life, and the level is what is alive.
+fn lives(replay: &Replay, n_states: usize) {
+    let allocations = &replay.allocations;
+    assert!(allocations.from.is_sorted());
+    let mut steps = vec![0_i128; n_states + 1];
+    for row in 0..allocations.len() {
+        let (from, to) = (allocations.from[row], allocations.to[row]);
+        assert!(from < to && (from as usize) < n_states, "{from}..{to}");
+        steps[from as usize] += i128::from(allocations.size[row]);
+        steps[(to as usize).min(n_states)] -= i128::from(allocations.size[row]);
+    }
+    let mut level = 0;
+    for (step, active) in steps.iter().zip(&replay.curves.active) {
+        level += step;
+        // Beyond 2^64 the level stays there.
+        if level > i128::from(u64::MAX) || *active == u64::MAX {
+            return;
+        }
+        assert_eq!(level, i128::from(*active), "what is alive adds up to the level");
+    }
+}
+
+/// The blocks of a moment lie in their segments without a gap.
+fn moment(replay: &Replay, state: u32) {
+    let at = replay.state_at(state);
+    for segment in &at.segments {
+        let mut next = segment.address;
+        for block in &at.blocks[segment.blocks.clone()] {
+            assert_eq!(block.address, next, "blocks follow one another");
+            next = next.saturating_add(block.size);
+        }
+    }
+    assert!(at.blocks.iter().filter(|block| block.allocation.is_some()).count() <= replay.allocations.len());
+}
+
+/// A small picture: every pixel shows an allocation, the rest or nothing.
+fn draw(replay: &Replay, palette: &Palette) {
+    let index = Index::new(replay);
+    for (from, to, width, height) in [(0, u32::MAX, 64, 32), (1, 3, 7, 5)] {
+        let view = View { from, to, width, height, top: None };
+        let (raster, bands) = Raster::draw(&index, replay, palette, view);
+        assert_eq!(raster.ids.len(), (bands.view.width * bands.view.height) as usize);
+        let n = replay.allocations.len() as u32;
+        assert!(raster.ids.iter().all(|id| *id < n || [ID_OTHER, ID_NONE].contains(id)));
+        for (column, state) in bands.states.iter().enumerate() {
+            let drawn: u128 = bands.column(column).iter().map(|band| u128::from(band.size)).sum();
+            let active = replay.curves.active[*state as usize];
+            assert!(active == u64::MAX || drawn + u128::from(bands.other[column]) == u128::from(active));
+        }
+    }
+}
+
+/// Magic, version, directory length, directory checksum.
+const FIXED_BYTES: usize = 20;
+/// Kind, codec, checksum, first row, rows, stored bytes, raw bytes.
+const ENTRY_BYTES: usize = 38;
+
+/// Puts the checksums of a pack right, of the directory and of its chunks. Bytes that are too few stay as they are.
+fn with_right_checksums(bytes: &[u8]) -> Vec<u8> {
+    let mut bytes = bytes.to_vec();
+    let number = |bytes: &[u8], at: usize| Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?));
+    let Some(len) =
+        bytes.get(12..16).map(|len| u32::from_le_bytes([len[0], len[1], len[2], len[3]]) as usize)
+    else {
+        return bytes;
+    };
+    let Some(mut body) = FIXED_BYTES.checked_add(len).filter(|end| *end <= bytes.len()) else { return bytes };
+    for entry in (FIXED_BYTES..body).step_by(ENTRY_BYTES) {
+        let Some(stored) = number(&bytes, entry + 22).and_then(|n| usize::try_from(n).ok()) else { break };
+        let Some(end) = body.checked_add(stored).filter(|end| *end <= bytes.len()) else { break };
+        let checksum = crc32fast::hash(&bytes[body..end]);
+        bytes[entry + 2..entry + 6].copy_from_slice(&checksum.to_le_bytes());
+        body = end;
+    }
+    let checksum = crc32fast::hash(&bytes[FIXED_BYTES..FIXED_BYTES + len]);
+    bytes[16..20].copy_from_slice(&checksum.to_le_bytes());
+    bytes
+}

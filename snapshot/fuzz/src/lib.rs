@@ -1,0 +1,3 @@
+//! What the fuzzer's targets share.
+
+pub mod doors;
