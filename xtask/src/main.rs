@@ -18,6 +18,7 @@ mod browser;
 mod python;
 mod torch;
 mod bench;
+mod fixtures;
 
 use std::process::ExitCode;
 
@@ -37,8 +38,11 @@ For users:
 For the desk:
   site [--quick]            Builds the page into the target folder; --quick compiles faster and runs slower.
   tidy                      Who knows whom, forbidden dependencies, module heads, links.
-  bench read [FILE]         Reading a snapshot, beside CPython's pickle.load.
-  bench picture [FILE]      One picture in wasm under Node.";
+  bench read [--large] [FILE]
+      Reading a snapshot, beside CPython's pickle.load, wasm and other programs.
+  bench picture [FILE]      One picture in wasm under Node.
+  fixtures --events N [--stacks python|all] [-o FILE]
+      A simulated snapshot of any length.";
 
 /// The exit status of a command line nobody understands, as in BSD's sysexits.
 const USAGE_EXIT: u8 = 64;
@@ -52,6 +56,7 @@ fn main() -> ExitCode {
         Some("site") => site::run,
         Some("tidy") => tidy::run,
         Some("bench") => bench::run,
+        Some("fixtures") => fixtures::run,
         Some("help" | "--help" | "-h") => {
             println!("{USAGE}");
             return ExitCode::SUCCESS;
