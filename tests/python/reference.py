@@ -1,4 +1,4 @@
-"""What a snapshot says, worked out in Python: slowly, plainly, and with nothing shared with the Rust reader."""
+"""What a snapshot says, worked out in Python: slowly, plainly, sharing nothing with the Rust reader."""
 
 import bisect
 import io
@@ -77,8 +77,8 @@ class Ranges:
 class Replay:
     """The levels of one device: `states[k]` is (requested, allocated, active, reserved) after k events.
 
-    `open_bytes` bounds how far allocated and active may be off: blocks older than the trace and freed in it, whose
-    real size the file does not tell. `odd` counts what does not fit together.
+    `open_bytes` bounds how far allocated and active may be off: blocks older than the trace and freed in it,
+    whose real size the file does not tell. `odd` counts what does not fit together.
     """
 
     def __init__(self, snapshot, device):

@@ -20,7 +20,7 @@ LEVELS = ("requested", "allocated", "active", "reserved")
 
 # What `cargo xtask test --only python` builds: it prints the levels after every event.
 BENCH = os.environ.get("TIDEGAUGE_TEST_BENCH")
-needs_bench = pytest.mark.skipif(not BENCH, reason="TIDEGAUGE_TEST_BENCH names no program; start `cargo xtask test`")
+needs_bench = pytest.mark.skipif(not BENCH, reason="needs TIDEGAUGE_TEST_BENCH, which `cargo xtask test` sets")
 
 
 def content(path):
@@ -139,7 +139,8 @@ def rewrite(snapshot, dice, protocol):
     shared = {"deep": [{"list": [dice.choice(values) for _ in range(dice.randrange(5))]}] * 3}
 
     def extra():
-        return dice.choice([dice.choice(values), shared, [shared, shared], list(range(dice.choice([3, 1000, 2500])))])
+        numbers = list(range(dice.choice([3, 1000, 2500])))
+        return dice.choice([dice.choice(values), shared, [shared, shared], numbers])
 
     def rekeyed(row, droppable):
         items = [(key, value) for key, value in row.items() if not (key in droppable and dice.random() < 0.3)]
@@ -152,7 +153,8 @@ def rewrite(snapshot, dice, protocol):
     def frame(row):
         row = dict(row)
         row["line"] = dice.choice([row["line"], 2**64 - 1, 0, 2**31])
-        row["name"] = dice.choice([row["name"], row["name"], "f\ud800", "f\0<b>\"", "x" * 70_000 if dice.random() < 0.001 else "??"])
+        long = "x" * 70_000 if dice.random() < 0.001 else "??"
+        row["name"] = dice.choice([row["name"], row["name"], "f\ud800", 'f\0<b>"', long])
         return row
 
     frames = {}

@@ -19,6 +19,7 @@ mod python;
 mod torch;
 mod bench;
 mod fuzz;
+mod fixtures;
 
 use std::process::ExitCode;
 
@@ -38,10 +39,13 @@ For users:
 For the desk:
   site [--quick]            Builds the page into the target folder; --quick compiles faster and runs slower.
   tidy                      Who knows whom, forbidden dependencies, module heads, links.
-  bench read [FILE]         Reading a snapshot, beside CPython's pickle.load.
-  bench picture [FILE]      One picture in wasm under Node.
   fuzz TARGET [--seconds N] [--minimize FILE]
-      Bytes of strangers against one door of the reader: pickle, json, html, archive, pack.";
+      Bytes of strangers against one door of the reader: pickle, json, html, archive, pack.
+  bench read [--large] [FILE]
+      Reading a snapshot, beside CPython's pickle.load, wasm and other programs.
+  bench picture [FILE]      One picture in wasm under Node.
+  fixtures --events N [--stacks python|all] [-o FILE]
+      A simulated snapshot of any length.";
 
 /// The exit status of a command line nobody understands, as in BSD's sysexits.
 const USAGE_EXIT: u8 = 64;
@@ -56,6 +60,7 @@ fn main() -> ExitCode {
         Some("tidy") => tidy::run,
         Some("bench") => bench::run,
         Some("fuzz") => fuzz::run,
+        Some("fixtures") => fixtures::run,
         Some("help" | "--help" | "-h") => {
             println!("{USAGE}");
             return ExitCode::SUCCESS;

@@ -21,7 +21,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Tally> {
         return Ok(Tally::skipped("needs python3"));
     }
     let venv = workspace.folder("python")?.join("venv");
-    if let Err(error) = make_venv(&venv) {
+    if let Err(error) = make_venv(&venv, &PACKAGES) {
         return Ok(Tally::skipped(format!("cannot install {}: {error:#}", PACKAGES.join(" and "))));
     }
     let python = venv.join("bin/python");
@@ -61,10 +61,11 @@ pub(crate) fn install(python: &Path, wheel: &Path) -> Result<()> {
     workspace::run(&mut pip)
 }
 
-fn make_venv(venv: &Path) -> Result<()> {
+/// A virtual environment with these packages.
+pub(crate) fn make_venv(venv: &Path, packages: &[&str]) -> Result<()> {
     if !venv.join("bin/python").exists() {
         workspace::run(Command::new("python3").args(["-m", "venv"]).arg(venv))?;
     }
     let mut pip = Command::new(venv.join("bin/python"));
-    workspace::run(pip.args(["-m", "pip", "install", "--quiet"]).args(PACKAGES))
+    workspace::run(pip.args(["-m", "pip", "install", "--quiet"]).args(packages))
 }

@@ -261,6 +261,8 @@ impl<W: Write> File<'_, W> {
         }
         self.pickler.name("expandable_segments");
         self.pickler.boolean(rules.is_expandable);
+        self.pickler.name("graph_capture_record_stream_reuse");
+        self.pickler.boolean(false);
         self.pickler.name("roundup_power2_divisions");
         self.pickler.dict();
         self.pickler.mark();

@@ -82,7 +82,7 @@ impl Rules {
     /// Bytes of the segment that is taken for a block.
     pub fn segment(&self, size: u64) -> u64 {
         match size {
-            ..=SMALL => SMALL_SEGMENT,
+            _ if self.is_small(size) => SMALL_SEGMENT,
             ..MIDDLE => LARGE_SEGMENT,
             _ => size.next_multiple_of(ROUND_LARGE),
         }

@@ -21,7 +21,7 @@ const HIDDEN: u64 = 2048;
 /// Bytes of a number.
 const NUMBER: u64 = 2;
 /// C++ frames on top of the Python ones with `stacks="all"`; files of a million events then have 150 MB.
-const NATIVE_FRAMES: u64 = 20;
+const NATIVE_FRAMES: u64 = 24;
 
 /// What recording was told of stacks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

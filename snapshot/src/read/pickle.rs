@@ -120,6 +120,17 @@ pub(crate) enum Object {
     Became(Val),
 }
 
+impl Object {
+    fn content_bytes(&self) -> u64 {
+        let bytes = match self {
+            Self::List(items) | Self::Tuple(items) => size_of_val(&items[..]),
+            Self::Dict(entries) => size_of_val(&entries[..]),
+            Self::Run(..) | Self::Became(_) => 0,
+        };
+        bytes as u64
+    }
+}
+
 impl std::fmt::Debug for Val {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.kind().fmt(f)
@@ -133,6 +144,8 @@ pub(crate) struct Heap {
     pub(crate) floats: Vec<f64>,
     pub(crate) pairs: Vec<(u64, u64)>,
     pub(crate) objects: Vec<Object>,
+    /// What the objects take, bytes.
+    held: u64,
 }
 
 impl Heap {
@@ -167,6 +180,7 @@ impl Heap {
     }
 
     fn add(&mut self, object: Object) -> Val {
+        self.held += OBJECT_BYTES + object.content_bytes();
         self.objects.push(object);
         Kind::Object(self.objects.len() as u32 - 1).into()
     }
@@ -358,16 +372,27 @@ impl<R: Read> Machine<R> {
         }
     }
 
-    /// Values on the stack cost at least 2 bytes of input; a real file keeps far fewer waiting.
+    /// A byte can ask for many bytes of memory. What real files ask for is far below these bounds, and together they
+    /// keep reading within four times the input: 8 bytes for each 8 of input on the stack, 2 for each in containers
+    /// that are neither rows nor stacks.
     #[inline]
     pub(super) fn check_waiting(&self, at: u64) -> Result<(), ReadError> {
-        if self.stack.len() + self.marks.len() <= MAX_WAITING + (at / 8) as usize {
+        let n_waiting = (self.stack.len() + self.marks.len()) as u64;
+        if n_waiting <= FREE_VALUES + at / 8 && self.heap.held <= FREE_OBJECT_BYTES + 2 * at {
             return Ok(());
         }
+        Err(self.too_much(at))
+    }
+
+    #[cold]
+    fn too_much(&self, at: u64) -> ReadError {
         let n = self.stack.len();
-        let message =
-            format!("more than {n} values wait to be used at byte {at}: no snapshot is built like that");
-        Err(ReadError::new(ReadError::REFUSED, at, message))
+        let what = if self.heap.held > FREE_OBJECT_BYTES + 2 * at {
+            "more small lists and dicts than a snapshot has are held".to_owned()
+        } else {
+            format!("more than {n} values wait to be used")
+        };
+        ReadError::new(ReadError::REFUSED, at, format!("{what} at byte {at}: no snapshot is built like that"))
     }
 
     /// An opcode of protocol 0: its argument is text up to the end of the line.
@@ -465,6 +490,13 @@ impl<R: Read> Machine<R> {
             _ => {}
         }
         let val = *top;
+        if self.memo.len() as u64 > FREE_VALUES + at / 4 {
+            let message = format!(
+                "more values are stored for later by byte {at} than a snapshot has: the file is refused, since it \
+                 would take more memory than it is worth"
+            );
+            return Err(ReadError::new(ReadError::REFUSED, at, message));
+        }
         if slot == self.memo.len() {
             self.memo.push(val);
         } else if (slot as u64) <= at / 2 {
@@ -554,6 +586,7 @@ impl<R: Read> Machine<R> {
                 let Some(Object::Dict(entries)) = self.heap.objects.get_mut(object as usize) else {
                     return Err(self.damaged(at, "values are put into a dict that is none"));
                 };
+                self.heap.held += size_of_val(&self.stack[from..]) as u64;
                 entries.extend(self.stack[from..].chunks_exact(2).map(|pair| (pair[0], pair[1])));
             }
             _ => return Err(self.damaged(at, "values are put into a dict that is none, or is finished")),
@@ -595,6 +628,7 @@ impl<R: Read> Machine<R> {
             }
             Kind::Object(object) => {
                 let more = self.list_from(from);
+                self.heap.held += size_of_val(&self.stack[from..]) as u64;
                 match self.heap.objects.get_mut(object as usize) {
                     Some(Object::List(items)) => items.extend_from_slice(&self.stack[from..]),
                     Some(Object::Run(row, start, end)) => match more {
@@ -629,6 +663,7 @@ impl<R: Read> Machine<R> {
                 Object::Dict(entries) if entries.len() > 1 => {
                     let items: Vec<Val> = entries.iter().flat_map(|(key, val)| [*key, *val]).collect();
                     if let Some(val) = self.builder.row(&items, &self.heap, &mut self.findings, at)? {
+                        self.heap.held -= self.heap.objects[object as usize].content_bytes();
                         self.heap.objects[object as usize] = Object::Became(val);
                         self.stack[place] = val;
                     }
@@ -683,8 +718,14 @@ impl<R: Read> Machine<R> {
     }
 }
 
-/// Values that may wait on the stack of even the smallest file.
-const MAX_WAITING: usize = 65_536;
+/// Values that may wait on the stack, and in the memo, of even the smallest file.
+const FREE_VALUES: u64 = 65_536;
+
+/// Bytes that containers of even the smallest file may take.
+const FREE_OBJECT_BYTES: u64 = 16 << 20;
+
+/// What a container takes besides its values: its own row, and the allocator's overhead for its values.
+const OBJECT_BYTES: u64 = (size_of::<Object>() + 16) as u64;
 
 /// Python's picklers fill containers in parts of this many.
 const BATCH: usize = 1000;

@@ -85,6 +85,12 @@ struct Shape {
 /// Different key sequences remembered; real files have fewer than ten.
 const MAX_SHAPES: usize = 64;
 
+/// Segments that even the smallest file may have.
+const FREE_SEGMENTS: u64 = 65_536;
+
+/// Beyond these, each must take so many bytes of the file. A real one has some ten fields and a block.
+const SEGMENT_BYTES: u64 = 24;
+
 /// Sizes beyond 1 EiB are no sizes: torch writes -1 as 2^64-1.
 const MAX_SIZE: u64 = 1 << 60;
 
@@ -159,6 +165,13 @@ impl Builder {
         let target = self.shapes[shape].target;
         if target == Target::Other {
             return Ok(None);
+        }
+        if target == Target::Row(Row::Segment)
+            && self.segments.len() as u64 > FREE_SEGMENTS + at / SEGMENT_BYTES
+        {
+            let message =
+                format!("more segments than a snapshot has are listed by byte {at}: it is no snapshot's");
+            return Err(ReadError::new(ReadError::REFUSED, at, message));
         }
         let id = self.shapes[shape].id;
         let fields = std::mem::take(&mut self.shapes[shape].fields);

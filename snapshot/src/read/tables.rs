@@ -44,6 +44,14 @@ impl Rows {
             Self::Each(rows) => rows.len(),
         }
     }
+
+    fn iter(&self) -> impl Iterator<Item = u32> + '_ {
+        let (run, each) = match self {
+            Self::Run(start, end) => (*start..*end, &[][..]),
+            Self::Each(rows) => (0..0, &rows[..]),
+        };
+        run.chain(each.iter().copied())
+    }
 }
 
 impl Builder {
@@ -60,11 +68,11 @@ impl Builder {
         let mut budget = TOP_BYTES;
         let settings = self.settings(&heap, &parts, &mut budget, &mut findings);
         let rest = self.rest(&heap, &parts, &mut budget, &mut findings);
-        let mut segment_rows = self.segments_by_device(&heap, parts.segments, &mut findings);
-        segment_rows.push(rows_of(&heap, parts.host_segments, Row::Segment, "host_segments", &mut findings));
+        let segment_rows = rows_of(&heap, parts.segments, Row::Segment, "segments", &mut findings);
+        let host_rows = rows_of(&heap, parts.host_segments, Row::Segment, "host_segments", &mut findings);
         let mut traces = self.traces(&heap, parts.traces, &mut findings);
         let n_traces = traces.len() as u32;
-        traces.push(trace_rows(&heap, parts.host_traces, "host_traces", &mut findings));
+        traces.push(rows_of(&heap, parts.host_traces, Row::Event, "host_traces", &mut findings));
         let annotation_rows =
             rows_of(&heap, parts.annotations, Row::Annotation, "external_annotations", &mut findings);
         let producer = self.producer(&parts, &settings);
@@ -78,11 +86,13 @@ impl Builder {
         if self.trace.extras.is_empty() {
             self.trace.extras.push(Extra::default());
         }
+        let annotation_rows: Vec<u32> = annotation_rows.iter().collect();
         let annotations: Vec<Annotation> =
             annotation_rows.iter().map(|row| self.annotations[*row as usize].clone()).collect();
         move_kept(&mut self.kept, KeptOf::Annotation, &annotation_rows);
         let (mut trace, mut event_ranges) = arrange_trace(self.trace, traces, &mut self.kept);
-        let (segments, mut segment_ranges) = arrange_segments(self.segments, segment_rows, &mut self.kept);
+        let (segments, mut segment_ranges) =
+            arrange_segments(self.segments, &segment_rows, &host_rows, &mut self.kept, &mut findings);
         let n_rotated: usize =
             event_ranges.iter().filter(|range| rotate(&mut trace, range, &mut self.kept)).count();
         if n_rotated > 0 {
@@ -286,23 +296,6 @@ impl Builder {
         ]))
     }
 
-    /// Rows of segments, by device.
-    fn segments_by_device(&self, heap: &Heap, val: Option<Val>, findings: &mut Findings) -> Vec<Vec<u32>> {
-        let mut by_device: Vec<Vec<u32>> = Vec::new();
-        for row in rows_of(heap, val, Row::Segment, "segments", findings) {
-            let device = self.segments.device[row as usize];
-            if device == Device::HOST {
-                findings.count("odd-entry", "segments");
-                continue;
-            }
-            if by_device.len() <= device as usize {
-                by_device.resize(device as usize + 1, Vec::new());
-            }
-            by_device[device as usize].push(row);
-        }
-        by_device
-    }
-
     /// Rows of events, by device ordinal.
     fn traces(&self, heap: &Heap, val: Option<Val>, findings: &mut Findings) -> Vec<Rows> {
         let Some(val) = val else { return Vec::new() };
@@ -320,7 +313,7 @@ impl Builder {
             findings.count("odd-entry", "device_traces");
         }
         let lists = lists.iter().take(MAX_DEVICE as usize + 1);
-        lists.map(|list| trace_rows(heap, Some(*list), "device_traces", findings)).collect()
+        lists.map(|list| rows_of(heap, Some(*list), Row::Event, "device_traces", findings)).collect()
     }
 
     /// What wrote the file, from the fields that each release added.
@@ -361,40 +354,28 @@ impl Builder {
     }
 }
 
-fn trace_rows(heap: &Heap, list: Option<Val>, what: &str, findings: &mut Findings) -> Rows {
-    if let Some(Kind::Object(object)) = list.map(Val::kind)
-        && let Object::Run(Row::Event, start, end) = heap.objects[object as usize]
-    {
-        return Rows::Run(start, end);
-    }
-    Rows::Each(rows_of(heap, list, Row::Event, what, findings))
-}
-
-fn rows_of(heap: &Heap, val: Option<Val>, row: Row, what: &str, findings: &mut Findings) -> Vec<u32> {
+/// The rows of one table that a list holds.
+fn rows_of(heap: &Heap, val: Option<Val>, row: Row, what: &str, findings: &mut Findings) -> Rows {
+    let mut odd = || findings.count("odd-entry", what);
     match val.map(Val::kind) {
-        None | Some(Kind::EmptyList(_) | Kind::EmptyTuple | Kind::None) => Vec::new(),
+        None | Some(Kind::EmptyList(_) | Kind::EmptyTuple | Kind::None) => {}
         Some(Kind::Object(object)) => match &heap.objects[object as usize] {
-            Object::Run(found, start, end) if *found == row => (*start..*end).collect(),
-            Object::List(items) | Object::Tuple(items) => items
-                .iter()
-                .filter_map(|item| match item.kind() {
-                    Kind::Row(found, at) if found == row => Some(at),
-                    _ => {
-                        findings.count("odd-entry", what);
-                        None
+            Object::Run(found, start, end) if *found == row => return Rows::Run(*start, *end),
+            Object::List(items) | Object::Tuple(items) => {
+                let mut rows = Vec::new();
+                for item in items {
+                    match item.kind() {
+                        Kind::Row(found, at) if found == row => rows.push(at),
+                        _ => odd(),
                     }
-                })
-                .collect(),
-            _ => {
-                findings.count("odd-entry", what);
-                Vec::new()
+                }
+                return Rows::Each(rows);
             }
+            _ => odd(),
         },
-        Some(_) => {
-            findings.count("odd-entry", what);
-            Vec::new()
-        }
+        Some(_) => odd(),
     }
+    Rows::Each(Vec::new())
 }
 
 /// Follows rows to their new places: `order` holds the old row of each new one. What belongs to a row that is gone goes
@@ -486,19 +467,47 @@ fn rotate(trace: &mut Trace, range: &Range<usize>, kept: &mut [Kept]) -> bool {
     true
 }
 
-/// Brings the segments into device order.
+/// Brings the segments into device order, pinned host memory last; does nothing when they are in it, as in every real
+/// file.
 fn arrange_segments(
     segments: Segments,
-    by_device: Vec<Vec<u32>>,
+    rows: &Rows,
+    host: &Rows,
     kept: &mut Vec<Kept>,
+    findings: &mut Findings,
 ) -> (Segments, Vec<Range<usize>>) {
-    let mut ranges = Vec::with_capacity(by_device.len());
-    let mut next = 0;
-    for rows in &by_device {
-        ranges.push(next..next + rows.len());
-        next += rows.len();
+    let mut n_of: Vec<usize> = Vec::new();
+    let mut is_in_order = true;
+    let mut last = 0;
+    for (place, row) in rows.iter().enumerate() {
+        let device = segments.device[row as usize];
+        is_in_order &= place == row as usize && device >= last && device != Device::HOST;
+        last = device;
+        if device != Device::HOST {
+            n_of.resize(n_of.len().max(device as usize + 1), 0);
+            n_of[device as usize] += 1;
+        }
     }
-    let order: Vec<u32> = by_device.into_iter().flatten().collect();
+    let n_all = rows.len() + host.len();
+    is_in_order &= host.iter().zip(rows.len()..).all(|(row, place)| place == row as usize);
+    n_of.push(host.len());
+    let mut next = 0;
+    let range_of = |n: &usize| {
+        let start = next;
+        next += n;
+        start..next
+    };
+    let ranges: Vec<Range<usize>> = n_of.iter().map(range_of).collect();
+    if is_in_order && n_all == segments.len() {
+        return (segments, ranges);
+    }
+    let (strays, mut order): (Vec<u32>, Vec<u32>) =
+        rows.iter().partition(|row| segments.device[*row as usize] == Device::HOST);
+    if !strays.is_empty() {
+        findings.add("odd-entry", "segments", strays.len() as u64);
+    }
+    order.sort_by_key(|row| segments.device[*row as usize]);
+    order.extend(host.iter());
     move_kept(kept, KeptOf::Segment, &order);
     let rows = || order.iter().map(|row| *row as usize);
     let arranged = Segments {

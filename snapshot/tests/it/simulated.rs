@@ -373,3 +373,29 @@ mod lost_heads {
         assert_eq!(check(Rules::default(), &A_BLOCK_WITH_A_REST, &traced), Doubts::default());
     }
 }
+
+#[test]
+fn a_training_is_read_as_it_was_written_with_either_kind_of_stacks() {
+    use tidegauge_simulated::trainer::{self, Recording, Training};
+
+    for recording in [Recording::Python, Recording::All] {
+        let mut pickle = Vec::new();
+        let n_events = trainer::write(20_000, recording, &mut pickle).unwrap();
+        let mut training = Training::start(recording);
+        while training.allocator.events.len() < n_events {
+            training.step();
+        }
+        let events = &training.allocator.events;
+        assert_eq!(events.len(), n_events);
+
+        let snapshot = tidegauge_snapshot::read::open(&pickle[..]).unwrap();
+        assert_eq!(snapshot.findings, []);
+        let replay = replay(&snapshot, &snapshot.devices[0]);
+        assert_eq!(replay.doubts, Doubts::default());
+        let truth: Vec<Levels> = events.iter().map(levels).collect();
+        assert_eq!(replay.curves.n_states(), n_events + 1);
+        assert!((1..=n_events).all(|state| replay.curves.at(state) == truth[state - 1]));
+        let frames = snapshot.stacks.frame_ids(snapshot.trace.stack[0]).len();
+        assert_eq!(frames > 24, recording == Recording::All, "{frames} frames");
+    }
+}

@@ -15,7 +15,7 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use tidegauge_simulated::trainer::{self, Recording};
 use tidegauge_snapshot::{
-    pack,
+    Snapshot, findings, pack,
     picture::{Index, Palette, Raster, View},
     read, replay,
 };
@@ -30,11 +30,21 @@ fn main() -> Result<()> {
         ["levels", path] => levels(path),
         ["read", path] => measure(|| read(path)),
         ["prepare", path] => measure(|| prepare(path)),
+        ["open", path] => measure(|| open(path)),
+        ["replay", path] => {
+            let snapshot = read::open(File::open(path)?)?;
+            measure(|| {
+                replay_all(&snapshot);
+                Ok(())
+            })
+        }
+        ["pack-zstd", from, to] => pack_zstd(from, to),
         ["draw", path, device, width, height, out] => {
             draw(path, device.parse()?, width.parse()?, height.parse()?, out)
         }
         _ => bail!(
-            "usage: xtask-bench (simulate EVENTS (python | all) | unpack FROM | draw FROM DEVICE WIDTH HEIGHT | levels | read | prepare) FILE"
+            "usage: xtask-bench (simulate EVENTS (python | all) | unpack FROM | pack-zstd FROM | levels | read | \
+             prepare | open | replay | draw FROM DEVICE WIDTH HEIGHT) FILE"
         ),
     }
 }
@@ -62,11 +72,25 @@ fn read(path: &str) -> Result<()> {
 /// What a server does with a snapshot before anyone can look at it.
 fn prepare(path: &str) -> Result<()> {
     let snapshot = read::open(File::open(path)?)?;
-    for device in &snapshot.devices {
-        black_box(replay::replay(&snapshot, device));
-    }
+    replay_all(&snapshot);
     black_box(pack::write(&snapshot));
     Ok(())
+}
+
+/// What the page's engine does with a file before it is looked at.
+fn open(path: &str) -> Result<()> {
+    let snapshot = read::open(File::open(path)?)?;
+    let replays = snapshot.devices.iter().map(|device| replay::replay(&snapshot, device));
+    let replays: Vec<replay::Replay> = replays.collect();
+    let indexes: Vec<Index> = replays.iter().map(Index::new).collect();
+    black_box((indexes, findings::findings(&snapshot, &replays), Palette::new(&snapshot)));
+    Ok(())
+}
+
+fn replay_all(snapshot: &Snapshot) {
+    for device in &snapshot.devices {
+        black_box(replay::replay(snapshot, device));
+    }
 }
 
 fn measure(work: impl FnOnce() -> Result<()>) -> Result<()> {
@@ -97,6 +121,15 @@ fn unpack(from: &str, to: &str) -> Result<()> {
     let file = File::open(from).with_context(|| format!("cannot read {from}"))?;
     read::copy_content(file, File::create(to).with_context(|| format!("cannot write {to}"))?)?;
     Ok(())
+}
+
+/// Compresses as the agent does.
+fn pack_zstd(from: &str, to: &str) -> Result<()> {
+    /// The agent's level.
+    const LEVEL: i32 = 3;
+    let file = File::open(from).with_context(|| format!("cannot read {from}"))?;
+    let packed = File::create(to).with_context(|| format!("cannot write {to}"))?;
+    zstd::stream::copy_encode(file, packed, LEVEL).with_context(|| format!("cannot compress {from}"))
 }
 
 /// Draws a device's whole trace natively; the file holds the pixels, then the ids, as wasm has them in memory.
