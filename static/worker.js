@@ -41,7 +41,9 @@ async function answer({ id, kind, question, file }) {
 async function handle(id, kind, question, file) {
   switch (kind) {
     case "open_file":
-      return { answer: openFile(id, file) };
+      return { answer: openFile(id, file, JSON.parse(question)) };
+    case "list_archive":
+      return { answer: engine.list_archive(file.size, reader(id, file)) ?? "null" };
     case "open_snapshot":
       return { answer: await openSnapshot(id, JSON.parse(question)) };
     case "picture": {
@@ -58,14 +60,17 @@ async function handle(id, kind, question, file) {
   }
 }
 
-function openFile(id, file) {
+function openFile(id, file, { member }) {
   stacks = Promise.resolve();
-  const reader = new FileReaderSync();
-  const read = (offset, length) => {
+  return engine.open_file(file.name, file.size, reader(id, file), member);
+}
+
+function reader(id, file) {
+  const slices = new FileReaderSync();
+  return (offset, length) => {
     report(id, "Reading", offset, file.size);
-    return new Uint8Array(reader.readAsArrayBuffer(file.slice(offset, offset + length)));
+    return new Uint8Array(slices.readAsArrayBuffer(file.slice(offset, offset + length)));
   };
-  return engine.open_file(file.name, file.size, read);
 }
 
 async function openSnapshot(id, { pack, file, bytes }) {

@@ -136,6 +136,24 @@ pub struct AllocationAnswer {
     pub notes: Vec<String>,
 }
 
+/// The snapshots of an archive, one of which can be opened.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ArchiveListing {
+    /// In the archive's order.
+    pub snapshots: Vec<ArchiveMember>,
+    /// Files that are none.
+    pub n_others: u64,
+}
+
+/// A snapshot in an archive.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ArchiveMember {
+    /// Its path in the archive.
+    pub path: String,
+    /// Its bytes.
+    pub bytes: u64,
+}
+
 /// Answer to opening a file or a snapshot of the server.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Opened {

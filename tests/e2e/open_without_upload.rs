@@ -59,3 +59,14 @@ async fn a_dropped_file_is_drawn_with_the_server_gone() {
     browser.drop_files(&[&fixture("streams_2dev_lag40.pickle")]).await;
     is_drawn(&browser, "streams_2dev_lag40").await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_an_archive_of_several_one_is_chosen() {
+    let server = Server::start();
+    let browser = Browser::open(server.address()).await;
+    browser.drop_files(&[&fixture("wrapped/run.zip")]).await;
+    browser.read("This archive holds 3 snapshots").await;
+    browser.screenshot("archive").await;
+    browser.find("archive-member").await.click().await.unwrap();
+    is_drawn(&browser, "gpt-small/step1/torch_memory_rank0_pid11.pickle").await;
+}

@@ -19,15 +19,24 @@ export async function load() {
   return module;
 }
 
-/** Opens a file as the worker opens a dropped one: slice by slice. */
-export function open(engine, path) {
+/** Opens a file, or one snapshot of an archive, as the worker opens a dropped one: slice by slice. */
+export function open(engine, path, member) {
+  return sliced(path, (size, read) => JSON.parse(engine.open_file(basename(path), size, read, member)));
+}
+
+/** The snapshots of an archive; null when it is none. */
+export function list(engine, path) {
+  return sliced(path, (size, read) => JSON.parse(engine.list_archive(size, read) ?? "null"));
+}
+
+function sliced(path, use) {
   const file = openSync(path);
   try {
     const read = (offset, length) => {
       const slice = new Uint8Array(length);
       return slice.subarray(0, readSync(file, slice, 0, length, offset));
     };
-    return JSON.parse(engine.open_file(basename(path), fstatSync(file).size, read));
+    return use(fstatSync(file).size, read);
   } finally {
     closeSync(file);
   }

@@ -6,7 +6,7 @@ import { tmpdir } from "node:os";
 import { basename, join } from "node:path";
 import { after, test } from "node:test";
 
-import { draw, load, open } from "./engine.mjs";
+import { draw, list, load, open } from "./engine.mjs";
 
 const { TIDEGAUGE_TEST_CLI: cli, TIDEGAUGE_TEST_BENCH: bench, TIDEGAUGE_TEST_FIXTURES: fixtures } = process.env;
 const { Engine } = await load();
@@ -69,6 +69,30 @@ for (const [what, bytes] of Object.entries(refused)) {
     });
   });
 }
+
+for (const name of ["run.zip", "run.tar.gz"]) {
+  test(`the snapshots in ${name} are listed and opened as on the command line`, () => {
+    const path = join(fixtures, "wrapped", name);
+    const engine = new Engine();
+    assert.throws(() => open(engine, path), (sentence) => sentence.startsWith("this archive holds 3 snapshots"));
+    const { snapshots: members, n_others } = list(engine, path);
+    const { answer } = inspected(path);
+    assert.equal(n_others, answer.other_files);
+    assert.deepEqual(members.map(({ path }) => path), answer.members.map(({ file }) => file));
+    for (const [i, { path: member }] of members.entries()) {
+      assert.deepEqual(open(engine, path, member).inspection.devices, answer.members[i].devices);
+    }
+    assert.equal(list(engine, join(fixtures, "oom_plain_2gib.pickle")), null);
+  });
+}
+
+test("an archive of one snapshot opens like the snapshot", () => {
+  const engine = new Engine();
+  const plain = open(engine, join(fixtures, "wrapped/protocol5.pickle")).inspection;
+  for (const name of ["one_streamed.zip", "one_gnu.tar.gz"]) {
+    assert.deepEqual(open(engine, join(fixtures, "wrapped", name)).inspection.devices, plain.devices);
+  }
+});
 
 test("an engine that refused a file opens the next one", () => {
   const engine = new Engine();

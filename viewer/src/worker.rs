@@ -14,8 +14,8 @@ use js_sys::{Function, Object, Reflect, Uint8ClampedArray, Uint32Array};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tidegauge_api::picture::{
-    AllocationAnswer, AllocationQuestion, LevelsAnswer, LevelsQuestion, Opened, PictureAnswer,
-    PictureQuestion,
+    AllocationAnswer, AllocationQuestion, ArchiveListing, LevelsAnswer, LevelsQuestion, Opened,
+    PictureAnswer, PictureQuestion,
 };
 use wasm_bindgen::prelude::Closure;
 use wasm_bindgen::{JsCast as _, JsValue};
@@ -110,13 +110,19 @@ impl Engine {
         self.shared.is_dead.get()
     }
 
-    /// Opens a file of this computer. `on_doing` is told how far it is.
+    /// Opens a file of this computer, or one snapshot of an archive. `on_doing` is told how far it is.
     pub(crate) async fn open_file(
         self: Rc<Self>,
         file: &File,
+        member: Option<&str>,
         on_doing: impl Fn(Doing) + 'static,
     ) -> Result<Open, Trouble> {
-        self.open("open_file", &serde_json::json!({}), Some(file), on_doing).await
+        self.open("open_file", &serde_json::json!({ "member": member }), Some(file), on_doing).await
+    }
+
+    /// The snapshots of an archive; none when the file is something else.
+    pub(crate) async fn list_archive(&self, file: &File) -> Result<Option<ArchiveListing>, Trouble> {
+        answer(&self.ask("list_archive", &serde_json::json!({}), Some(file)).await?)
     }
 
     /// Opens a snapshot of the server by its pack, which the worker fetches itself.

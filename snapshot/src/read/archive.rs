@@ -209,12 +209,12 @@ struct Entry<'e> {
     unread: Option<&'static str>,
 }
 
+/// What passing through an archive's files calls for each. `Break` ends the pass.
+type VisitFile<'v> = dyn FnMut(&Entry<'_>, &mut dyn Read) -> Result<ControlFlow<()>, ReadError> + 'v;
+
 /// The files of an archive, in its order.
 trait Files {
-    fn each(
-        &mut self,
-        visit: &mut dyn FnMut(&Entry<'_>, &mut dyn Read) -> Result<ControlFlow<()>, ReadError>,
-    ) -> Result<(), ReadError>;
+    fn each(&mut self, visit: &mut VisitFile<'_>) -> Result<(), ReadError>;
 }
 
 /// What a pass has seen so far.
@@ -308,10 +308,7 @@ impl Pass {
 struct Tar<R>(R);
 
 impl<R: Read> Files for Tar<R> {
-    fn each(
-        &mut self,
-        visit: &mut dyn FnMut(&Entry<'_>, &mut dyn Read) -> Result<ControlFlow<()>, ReadError>,
-    ) -> Result<(), ReadError> {
+    fn each(&mut self, visit: &mut VisitFile<'_>) -> Result<(), ReadError> {
         let mut archive = tar::Archive::new(&mut self.0);
         let entries = archive.entries().map_err(|error| broken_tar(&error))?;
         for entry in entries {
@@ -335,10 +332,7 @@ struct Zip<R> {
 }
 
 impl<R: Read + Seek> Files for Zip<R> {
-    fn each(
-        &mut self,
-        visit: &mut dyn FnMut(&Entry<'_>, &mut dyn Read) -> Result<ControlFlow<()>, ReadError>,
-    ) -> Result<(), ReadError> {
+    fn each(&mut self, visit: &mut VisitFile<'_>) -> Result<(), ReadError> {
         // The comment after the table of contents has at most 64 KiB.
         const MAX_TAIL_BYTES: u64 = 66 * 1024;
         let mut buffer = vec![0; rawzip::MAX_CENTRAL_DIRECTORY_RECORD_SIZE];

@@ -177,7 +177,11 @@ impl Document {
     fn notes(&self, event: usize) -> Vec<String> {
         let extra = self.snapshot.trace.extra(event);
         let texts = [extra.compile_context, extra.user_metadata, extra.category];
-        texts.into_iter().filter_map(|text| self.snapshot.said(text)).map(|id| self.snapshot.strings.text(id).into_owned()).collect()
+        texts
+            .into_iter()
+            .filter_map(|text| self.snapshot.said(text))
+            .map(|id| self.snapshot.strings.text(id).into_owned())
+            .collect()
     }
 
     fn stream_of_segment(&self, device: &Device, address: u64) -> Option<u64> {

@@ -10,7 +10,9 @@ use std::io;
 
 use document::Document;
 use js_sys::{Function, Uint8Array, Uint8ClampedArray, Uint32Array};
+use tidegauge_api::picture::{ArchiveListing, ArchiveMember};
 use tidegauge_snapshot::pack;
+use tidegauge_snapshot::read::{self, archive};
 use wasm_bindgen::prelude::*;
 
 /// One open snapshot, or none.
@@ -33,6 +35,12 @@ struct SlicedFile<'a> {
     offset: f64,
     slice: Vec<u8>,
     at: usize,
+}
+
+impl<'a> SlicedFile<'a> {
+    fn new(size: f64, read: &'a Function) -> Self {
+        Self { read, size, offset: 0.0, slice: Vec::new(), at: 0 }
+    }
 }
 
 impl io::Read for SlicedFile<'_> {
@@ -97,16 +105,46 @@ impl Engine {
         Self::default()
     }
 
-    /// Opens a file of `size` bytes through `read(offset, length) -> Uint8Array`. Answers `Opened` as JSON.
+    /// Opens a file of `size` bytes through `read(offset, length) -> Uint8Array`; of an archive, the snapshot at
+    /// the path `member`. Answers `Opened` as JSON.
     ///
     /// # Errors
     /// The reader's sentence.
-    pub fn open_file(&mut self, name: &str, size: f64, read: &Function) -> Result<String, JsValue> {
+    pub fn open_file(
+        &mut self,
+        name: &str,
+        size: f64,
+        read: &Function,
+        member: Option<String>,
+    ) -> Result<String, JsValue> {
         self.close();
-        let file = SlicedFile { read, size, offset: 0.0, slice: Vec::new(), at: 0 };
-        let snapshot = tidegauge_snapshot::read::open_file(file).map_err(sentence)?;
-        let document = Document::new(snapshot, None, name, size as u64);
+        let file = SlicedFile::new(size, read);
+        let opened = match &member {
+            Some(member) => archive::open_member(file, member),
+            None => read::open_file(file),
+        };
+        let snapshot = opened.map_err(sentence)?;
+        let document = Document::new(snapshot, None, member.as_deref().unwrap_or(name), size as u64);
         self.keep(document)
+    }
+
+    /// The snapshots of an archive of `size` bytes: `ArchiveListing` as JSON, or `undefined` when it is none.
+    ///
+    /// # Errors
+    /// The reader's sentence.
+    pub fn list_archive(&self, size: f64, read: &Function) -> Result<Option<String>, JsValue> {
+        let Some(listing) = archive::list(SlicedFile::new(size, read)).map_err(sentence)? else {
+            return Ok(None);
+        };
+        let listing = ArchiveListing {
+            snapshots: listing
+                .snapshots
+                .into_iter()
+                .map(|member| ArchiveMember { path: member.path, bytes: member.bytes })
+                .collect(),
+            n_others: listing.n_others,
+        };
+        serde_json::to_string(&listing).map(Some).map_err(sentence)
     }
 
     /// Reads the directory of a pack: how many bytes a first picture needs, and how many there are. `undefined`

@@ -3,13 +3,14 @@
 use std::rc::Rc;
 
 use leptos::prelude::*;
+use tidegauge_api::picture::ArchiveListing;
 use wasm_bindgen_futures::spawn_local;
 use web_sys::File;
 
 use super::device_pane::{DevicePane, without_events};
 use super::problem::Problem;
 use crate::app::App;
-use crate::format::bytes;
+use crate::format::{bytes, counted};
 use crate::link::View;
 use crate::worker::{Doing, Open, Trouble};
 
@@ -27,8 +28,13 @@ pub(crate) enum Source {
 enum Opening {
     Busy(Option<Doing>),
     Open(Rc<Open>),
+    /// An archive of several snapshots, of which one is to be chosen.
+    Several(ArchiveListing),
     Failed(String),
 }
+
+/// Snapshots of an archive that are listed; a page with thousands of rows helps nobody.
+const MAX_LISTED: usize = 500;
 
 /// How often a worker that died is started again by itself; afterwards a person decides.
 const N_RESTARTS: u32 = 1;
@@ -45,12 +51,13 @@ pub(crate) fn SnapshotView(
     let source = StoredValue::new_local(source);
     let opening = RwSignal::new_local(Opening::Busy(None));
     let n_deaths = RwSignal::new(0_u32);
+    let member = RwSignal::new(None::<String>);
     let open = move || {
         opening.set(Opening::Busy(None));
         spawn_local(async move {
             let Some(source) = source.try_get_value() else { return };
-            match open(app, source, opening).await {
-                Ok(open) => drop(opening.try_set(Opening::Open(Rc::new(open)))),
+            match open(app, source, member.get_untracked(), opening).await {
+                Ok(opened) => drop(opening.try_set(opened)),
                 Err(Trouble::Refused(sentence)) => drop(opening.try_set(Opening::Failed(sentence))),
                 Err(Trouble::Superseded) => {}
                 Err(Trouble::Died) => drop(n_deaths.try_update(|n| *n += 1)),
@@ -82,6 +89,13 @@ pub(crate) fn SnapshotView(
         Opening::Open(open) => {
             view! { <Devices open=StoredValue::new_local(open) on_death on_escape/> }.into_any()
         }
+        Opening::Several(listing) => {
+            let choose = UnsyncCallback::new(move |path| {
+                member.set(Some(path));
+                open();
+            });
+            choice(listing, choose).into_any()
+        }
         Opening::Failed(sentence) => view! {
             <Problem sentence>
                 <button type="button" on:click=move |_| open()>"Try again"</button>
@@ -90,7 +104,46 @@ pub(crate) fn SnapshotView(
         }
         .into_any(),
     };
-    view! { {notice} {content} }
+    let chosen = move || {
+        let path = member.get()?;
+        let choose_again = move |_| {
+            member.set(None);
+            open();
+        };
+        Some(view! {
+            <p class="chosen">{path} " " <button type="button" class="link" on:click=choose_again>"Choose another"</button></p>
+        })
+    };
+    view! { {notice} {chosen} {content} }
+}
+
+/// The snapshots of an archive, to choose from.
+fn choice(listing: ArchiveListing, choose: UnsyncCallback<String>) -> impl IntoView {
+    let n_more = listing.snapshots.len().saturating_sub(MAX_LISTED);
+    let rows: Vec<_> = listing
+        .snapshots
+        .iter()
+        .take(MAX_LISTED)
+        .map(|member| {
+            let (path, size) = (member.path.clone(), member.bytes);
+            let shown = path.clone();
+            view! {
+                <li>
+                    <button type="button" class="link" data-testid="archive-member" on:click=move |_| choose.run(path.clone())>{shown}</button>
+                    " "
+                    <span class="dim number">{bytes(size)}</span>
+                </li>
+            }
+        })
+        .collect();
+    let more = (n_more > 0).then(|| {
+        view! { <p class="dim">{format!("and {} more; unpack the archive to open one of them", counted(n_more as u64, "snapshot", "snapshots"))}</p> }
+    });
+    view! {
+        <p>{format!("This archive holds {}. Choose one:", counted(listing.snapshots.len() as u64, "snapshot", "snapshots"))}</p>
+        <ul class="archive" data-testid="archive">{rows}</ul>
+        {more}
+    }
 }
 
 /// What else can be done about a snapshot that cannot be opened; made as often as it is shown.
@@ -107,13 +160,28 @@ impl Remedy {
     }
 }
 
-async fn open(app: App, source: Source, opening: RwSignal<Opening, LocalStorage>) -> Result<Open, Trouble> {
+async fn open(
+    app: App,
+    source: Source,
+    member: Option<String>,
+    opening: RwSignal<Opening, LocalStorage>,
+) -> Result<Opening, Trouble> {
     let on_doing = move |doing| drop(opening.try_set(Opening::Busy(Some(doing))));
     let engine = app.engine()?;
-    match source {
+    let opened = match source {
         Source::Server { pack, file, bytes } => engine.open_snapshot(&pack, &file, bytes, on_doing).await,
-        Source::File(file) => engine.open_file(&file, on_doing).await,
-    }
+        Source::File(file) => {
+            let opened = Rc::clone(&engine).open_file(&file, member.as_deref(), on_doing).await;
+            if let (Err(Trouble::Refused(_)), None) = (&opened, member)
+                && let Ok(Some(listing)) = engine.list_archive(&file).await
+                && listing.snapshots.len() > 1
+            {
+                return Ok(Opening::Several(listing));
+            }
+            opened
+        }
+    };
+    opened.map(|open| Opening::Open(Rc::new(open)))
 }
 
 /// Skeletons, and once it is known what takes long, what it is and how far.
