@@ -24,5 +24,6 @@ pub mod overlap;
 pub mod findings;
 pub mod picture;
 pub mod pack;
+pub mod words;
 
 pub use model::Snapshot;

@@ -12,12 +12,14 @@ use tidegauge_api::{
     Inspection,
     inspection::{self, DeviceInspection, Levels},
 };
-use tidegauge_snapshot::read::{self, ReadError, archive};
+use tidegauge_snapshot::{
+    read::{self, ReadError, archive},
+    words::{count, counted, size},
+};
 
 use crate::{
     DONE, FAILED, REFUSED,
     members::{self, Members},
-    words::{count, counted, size},
 };
 
 /// Show what a snapshot holds
@@ -202,7 +204,7 @@ rank0_step1.pickle.zst   1.50 MiB   pickle4 in zstd   torch 2.9
 
 device 0   1 segment   12 blocks   4,321 events
                    before         peak          end
-  requested           0 B       1000 B         10 B
+  requested           0 B      1,000 B         10 B
   allocated           0 B     1.00 KiB        512 B
   active              0 B     1.00 KiB        512 B
   reserved       2.00 MiB     2.00 MiB     2.00 MiB

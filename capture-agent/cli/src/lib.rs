@@ -9,7 +9,6 @@ mod inspect;
 mod members;
 mod push;
 mod search;
-mod words;
 
 use std::ffi::OsString;
 

@@ -25,9 +25,12 @@ use tidegauge_capture_agent::{
     outbox::{self, Folder, Found},
     push::{DEFAULT_SERVER, PushError, Server},
 };
-use tidegauge_snapshot::read::archive::{self, Member};
+use tidegauge_snapshot::{
+    read::archive::{self, Member},
+    words::{counted, size},
+};
 
-use crate::{DONE, FAILED, REFUSED, search, words::counted, words::size};
+use crate::{DONE, FAILED, REFUSED, search};
 
 /// How often a snapshot is tried when the server is away or busy: about ten seconds in all.
 const MAX_TRIES: u32 = 5;
