@@ -24,6 +24,9 @@ pub mod overlap;
 pub mod findings;
 pub mod picture;
 pub mod pack;
+pub mod sites;
+pub mod origins;
+pub mod sums;
 pub mod words;
 
 pub use model::Snapshot;
