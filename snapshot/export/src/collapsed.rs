@@ -17,7 +17,7 @@ pub fn write(part: &Part<'_>, moment: Moment, mut out: impl Write) -> Result<(),
     for held in held(part, moment)? {
         let root = match part.devices.len() {
             1 => String::new(),
-            _ => format!("device {};", held.device.ordinal()),
+            _ => format!("{};", held.device.name()),
         };
         for sum in &held.sums {
             let path = match Path::of(part.snapshot, &sum.key) {

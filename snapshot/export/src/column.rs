@@ -53,6 +53,11 @@ impl<'a> Column<'a> {
         Self { name, cells: Cells::Int(Box::new(move |at| int(cell(at)))) }
     }
 
+    /// The first column of most tables: which device.
+    pub(crate) fn device(ordinal: impl Fn(At) -> i64 + 'a) -> Self {
+        Self { name: "device", cells: Cells::Int(Box::new(ordinal)) }
+    }
+
     pub(crate) fn maybe_int(name: &'static str, cell: impl Fn(At) -> Option<u64> + 'a) -> Self {
         Self { name, cells: Cells::MaybeInt(Box::new(move |at| cell(at).map(int))) }
     }

@@ -35,7 +35,7 @@ impl Moment {
             }
             Self::After(event) if events.contains(&event) => Ok(event + 1),
             Self::After(event) => Err(ExportError::NoSuchEvent {
-                device: device.ordinal(),
+                device: device.name(),
                 event,
                 from: events.start,
                 until: events.end,
@@ -64,11 +64,11 @@ pub(crate) fn held<'a>(part: &'a Part<'a>, moment: Moment) -> Result<Vec<Held<'a
 impl Held<'_> {
     /// "device 0, after event 1,234", "device 0, before the trace"
     pub(crate) fn title(&self) -> String {
-        let device = self.device.ordinal();
+        let device = self.device.name();
         match self.state.checked_sub(1) {
-            Some(event) => format!("device {device}, after event {}", count(event.into())),
-            None if self.device.origins.device.events.is_empty() => format!("device {device}"),
-            None => format!("device {device}, before the trace"),
+            Some(event) => format!("{device}, after event {}", count(event.into())),
+            None if self.device.origins.device.events.is_empty() => device,
+            None => format!("{device}, before the trace"),
         }
     }
 

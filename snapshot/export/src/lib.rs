@@ -154,12 +154,10 @@ pub enum ExportError {
         until: u32,
     },
     /// A window that the trace does not have.
-    #[error(
-        "device {device} has {n_events} events, counted from 0: the window {from}..{until} is not within them"
-    )]
+    #[error("{device} has {n_events} events, counted from 0: the window {from}..{until} is not within them")]
     NoSuchWindow {
-        /// Device ordinal.
-        device: u32,
+        /// Which device, in words.
+        device: String,
         /// Events in its trace.
         n_events: u32,
         /// First event asked for.
@@ -168,10 +166,10 @@ pub enum ExportError {
         until: u32,
     },
     /// A moment outside the window.
-    #[error("event {event} of device {device} is not within the events {from}..{until}")]
+    #[error("event {event} of {device} is not within the events {from}..{until}")]
     NoSuchEvent {
-        /// Device ordinal.
-        device: u32,
+        /// Which device, in words.
+        device: String,
         /// The event asked for.
         event: u32,
         /// First event of the part.

@@ -51,7 +51,7 @@ impl<'a> Part<'a> {
         let Range { start: from, end: until } = events;
         if from > until || until > whole.events.end {
             let n_events = whole.events.end;
-            return Err(ExportError::NoSuchWindow { device: device.ordinal, n_events, from, until });
+            return Err(ExportError::NoSuchWindow { device: whole.name(), n_events, from, until });
         }
         Ok(Self { snapshot, devices: vec![DevicePart { events, ..whole }] })
     }
@@ -59,14 +59,23 @@ impl<'a> Part<'a> {
 
 impl<'a> DevicePart<'a> {
     fn whole(snapshot: &'a Snapshot, device: &'a Device, replay: &'a Replay) -> Self {
-        let origins = Origins::new(snapshot, device, replay);
+        let origins = Origins { snapshot, device, replay };
         // States are numbers of 32 bits; reading bounds the events accordingly.
         Self { origins, events: 0..device.events.len() as u32 }
     }
 
-    /// Device ordinal.
-    pub fn ordinal(&self) -> u32 {
-        self.origins.device.ordinal
+    /// Device ordinal; -1 for pinned host memory, as torch has it.
+    pub fn ordinal(&self) -> i64 {
+        if self.origins.device.is_host() { -1 } else { self.origins.device.ordinal.into() }
+    }
+
+    /// "device 0", "pinned host memory"
+    pub fn name(&self) -> String {
+        if self.origins.device.is_host() {
+            "pinned host memory".to_owned()
+        } else {
+            format!("device {}", self.origins.device.ordinal)
+        }
     }
 
     /// Whether the window reaches the end of the trace.

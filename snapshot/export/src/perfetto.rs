@@ -114,8 +114,9 @@ struct Tracks<'a, W> {
 
 impl<W: Write> Tracks<'_, W> {
     fn describe(&mut self, device: &DevicePart<'_>) -> io::Result<()> {
-        let name = format!("device {}", device.ordinal());
-        let pid = u64::from(device.ordinal()) + 1;
+        let name = device.name();
+        // A process needs a number above 0.
+        let pid = self.first / TRACKS_PER_DEVICE;
         let process = Message::default().uint(1, pid).text(6, &name);
         self.descriptor(PROCESS, &name, |track| track.message(track::PROCESS, &process))?;
         for (counter, name, _) in COUNTERS {

@@ -43,7 +43,7 @@ pub fn write(part: &Part<'_>, moment: Moment, out: impl Write) -> Result<(), Exp
     }
     let (device_label, default) = (tables.text("device"), tables.text("inuse_space"));
     for held in &held {
-        let device = Message::default().int(1, device_label).int(3, held.device.ordinal().into());
+        let device = Message::default().int(1, device_label).int(3, held.device.ordinal());
         for sum in &held.sums {
             let locations = tables.locations(Path::of(part.snapshot, &sum.key), &mut out)?;
             Message::default()

@@ -86,7 +86,7 @@ fn allocations<'a>(part: &'a Part<'a>) -> Result<Rows<'a>, ExportError> {
     let event_of = |state: u32| (state != NEVER).then(|| state.checked_sub(1).map(u64::from)).flatten();
     let time = |event: Option<usize>| event.and_then(|row| snapshot.trace.time_us(row));
     let mut columns = vec![
-        Column::int("device", move |at| of(at).device.ordinal.into()),
+        Column::device(move |at| part.devices[at.section].ordinal()),
         Column::int("allocation", |at| at.row as u64),
         Column::wide("address", move |at| of(at).replay.allocations.address[at.row]),
         Column::int("requested_bytes", move |at| of(at).replay.allocations.requested[at.row]),
@@ -120,7 +120,7 @@ fn events<'a>(part: &'a Part<'a>) -> Result<Rows<'a>, ExportError> {
     let notes = Notes::new(snapshot)?;
     let pools = Pools::new(snapshot)?;
     let mut columns = vec![
-        Column::int("device", move |at| of(at).ordinal().into()),
+        Column::device(move |at| of(at).ordinal()),
         Column::int("event", move |at| (at.row - of(at).origins.device.events.start) as u64),
         Column::time("time", |at| trace.time_us(at.row)),
         Column::text("action", actions(snapshot)?, |at| Some(usize::from(trace.action[at.row].0))),
@@ -143,7 +143,7 @@ fn levels<'a>(part: &'a Part<'a>) -> Result<Rows<'a>, ExportError> {
     let of = |at: At| &part.devices[at.section];
     let level = move |at: At| of(at).origins.replay.curves.at(at.row);
     let columns = vec![
-        Column::int("device", move |at| of(at).ordinal().into()),
+        Column::device(move |at| of(at).ordinal()),
         Column::int("state", |at| at.row as u64),
         Column::maybe_int("event", |at| at.row.checked_sub(1).map(|event| event as u64)),
         Column::time("time", move |at| snapshot.trace.time_us(of(at).origins.event_before(at.row as u32)?)),
@@ -176,7 +176,7 @@ fn segments<'a>(part: &'a Part<'a>) -> Result<Rows<'a>, ExportError> {
     let is_active = |state| state != BlockState::Inactive;
     let is_allocated = |state| state == BlockState::Allocated;
     let mut columns = vec![
-        Column::int("device", |at| segments.device[at.row].into()),
+        Column::device(|at| part.devices[at.section].ordinal()),
         Column::int("segment", |at| at.row as u64),
         Column::wide("address", |at| segments.address[at.row]),
         Column::int("size_bytes", |at| segments.total_size[at.row]),
@@ -219,10 +219,7 @@ fn blocks<'a>(part: &'a Part<'a>) -> Result<Rows<'a>, ExportError> {
     let segment = move |at: At| segment_of[at.row] as usize;
     let is_active = |at: At| blocks.state[at.row] != BlockState::Inactive;
     let mut columns = vec![
-        Column::int("device", {
-            let segment = segment.clone();
-            move |at| segments.device[segment(at)].into()
-        }),
+        Column::device(|at| part.devices[at.section].ordinal()),
         Column::int("segment", {
             let segment = segment.clone();
             move |at| segment(at) as u64
@@ -310,7 +307,7 @@ fn annotations<'a>(part: &'a Part<'a>) -> Result<Rows<'a>, ExportError> {
     let ranges = std::rc::Rc::new(ranges);
     let of = move |at: At| ranges[at.section][at.row];
     let columns = vec![
-        Column::int("device", move |at| part.devices[at.section].ordinal().into()),
+        Column::device(|at| part.devices[at.section].ordinal()),
         Column::text("name", names, {
             let of = of.clone();
             move |at| Some(of(at).name.0 as usize)

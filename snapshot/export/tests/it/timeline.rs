@@ -47,7 +47,7 @@ fn decoded(part: &Part<'_>) -> Decoded {
 }
 
 impl Decoded {
-    fn counter(&self, device: u32, name: &str) -> &[(u64, u64)] {
+    fn counter(&self, device: i64, name: &str) -> &[(u64, u64)] {
         let process = self
             .tracks
             .iter()
