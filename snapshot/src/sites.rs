@@ -32,12 +32,11 @@ pub fn innermost_python(snapshot: &Snapshot, stack: StackId) -> Option<Frame> {
 ///
 /// Line ends and semicolons, which separate frames and stacks elsewhere, become spaces and commas.
 pub fn frame(snapshot: &Snapshot, frame: Frame) -> String {
-    let Frame { name, filename, line } = frame;
     let mut text = String::new();
-    let (name, filename) = (snapshot.strings.text(name), snapshot.strings.text(filename));
+    let (name, filename) = (snapshot.strings.text(frame.name), snapshot.strings.text(frame.filename));
     if !matches!(&*filename, "" | "??") {
         text.push_str(&filename);
-        if line > 0 {
+        if let Some(line) = frame.known_line() {
             text.push_str(&format!(":{line}"));
         }
         text.push(' ');
@@ -93,7 +92,7 @@ mod tests {
             .iter()
             .map(|file| {
                 let filename = snapshot.strings.intern(file.as_bytes());
-                snapshot.stacks.intern_frame(Frame { name, filename, line: 1 }).0
+                snapshot.stacks.intern_frame(Frame { name, filename, line: 1, more: 0 }).0
             })
             .collect();
         let stack = snapshot.stacks.intern(&frames);
@@ -131,10 +130,11 @@ mod tests {
         let mut text = |name: &str, filename: &str, line| {
             let (name, filename) =
                 (snapshot.strings.intern(name.as_bytes()), snapshot.strings.intern(filename.as_bytes()));
-            frame(&snapshot, Frame { name, filename, line })
+            frame(&snapshot, Frame { name, filename, line, more: 0 })
         };
         assert_eq!(text("forward", "a.py", 3), "a.py:3 forward");
         assert_eq!(text("forward", "a.py", 0), "a.py forward");
+        assert_eq!(text("forward", "a.py", Frame::UNKNOWN_LINE), "a.py forward");
         assert_eq!(text("at::empty(a; b)\n", "??", 0), "at::empty(a, b) ");
         assert_eq!(text("", "", 0), "??");
     }

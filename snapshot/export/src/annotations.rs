@@ -56,7 +56,7 @@ fn paired(snapshot: &Snapshot, device: u32) -> Vec<Named> {
 
 #[cfg(test)]
 mod tests {
-    use tidegauge_snapshot::model::Annotation;
+    use tidegauge_snapshot::model::{Annotation, ShapeId};
 
     use super::*;
 
@@ -65,7 +65,13 @@ mod tests {
         let mut snapshot = Snapshot::default();
         let (a, b) = (snapshot.strings.intern(b"a"), snapshot.strings.intern(b"b"));
         snapshot.annotations = [(b, false, 1), (a, true, 2), (a, true, 3), (a, false, 4), (b, true, 5)]
-            .map(|(name, is_start, time_us)| Annotation { is_start, name, device: 0, time_us })
+            .map(|(name, is_start, time_us)| Annotation {
+                is_start,
+                name,
+                device: 0,
+                time_us,
+                shape: ShapeId::NONE,
+            })
             .to_vec();
         let named = |name, start_us, end_us| Named { name, start_us, end_us };
         let expected = [

@@ -18,6 +18,7 @@
 //! ```
 
 mod part;
+mod memory;
 mod table;
 mod column;
 mod dictionary;
@@ -132,7 +133,7 @@ impl Format {
 #[derive(Debug, thiserror::Error)]
 pub enum ExportError {
     /// The other end did not take the bytes.
-    #[error("cannot write: {0}")]
+    #[error(transparent)]
     Write(#[from] std::io::Error),
     /// Arrow refused a batch, or the other end its bytes.
     #[error("cannot write the Arrow file: {0}")]
@@ -140,19 +141,6 @@ pub enum ExportError {
     /// Parquet refused a batch, or the other end its bytes.
     #[error("cannot write the Parquet file: {0}")]
     Parquet(#[from] ::parquet::errors::ParquetError),
-    /// A table of the end was asked for with a window that ends before.
-    #[error(
-        "the {table} are known as they stood after the last event, {last}, but the window ends before event \
-         {until}; leave out --until"
-    )]
-    NotAtEnd {
-        /// Which table.
-        table: &'static str,
-        /// The last event of the trace.
-        last: u32,
-        /// The first event that is no longer in the window.
-        until: u32,
-    },
     /// A window that the trace does not have.
     #[error("{device} has {n_events} events, counted from 0: the window {from}..{until} is not within them")]
     NoSuchWindow {

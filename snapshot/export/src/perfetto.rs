@@ -53,9 +53,12 @@ const ONLY_SEQUENCE: u64 = 1;
 /// Tracks a device may have; annotations that overlap take one each, and the last takes what is left.
 const TRACKS_PER_DEVICE: u64 = 64;
 
+/// A counter's number, its name, and the level it shows.
+type Counter = (u64, &'static str, fn(&Levels) -> u64);
+
 /// What a device's tracks are, by their number.
 const PROCESS: u64 = 0;
-const COUNTERS: [(u64, &str, fn(&Levels) -> u64); 4] = [
+const COUNTERS: [Counter; 4] = [
     (1, "requested", |levels| levels.requested),
     (2, "allocated", |levels| levels.allocated),
     (3, "active", |levels| levels.active),

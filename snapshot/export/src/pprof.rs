@@ -112,7 +112,7 @@ impl<'a> Tables<'a> {
     fn location_of(&mut self, frame: Frame, out: &mut impl Write) -> io::Result<u64> {
         let snapshot = self.snapshot;
         let (name, file) = (snapshot.strings.text(frame.name), snapshot.strings.text(frame.filename));
-        self.location(&name, &file, frame.line, out)
+        self.location(&name, &file, frame.known_line().unwrap_or(0), out)
     }
 
     fn location(&mut self, name: &str, file: &str, line: u32, out: &mut impl Write) -> io::Result<u64> {

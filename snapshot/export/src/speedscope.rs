@@ -105,8 +105,8 @@ impl Frames {
             if !matches!(&*file, "" | "??") {
                 entry["file"] = json!(file);
             }
-            if frame.line > 0 {
-                entry["line"] = json!(frame.line);
+            if let Some(line) = frame.known_line() {
+                entry["line"] = json!(line);
             }
             list.push(entry);
             list.len() - 1

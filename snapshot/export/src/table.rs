@@ -1,12 +1,15 @@
 //! The tables, column by column; docs/export.md tells them to their readers.
 
+use std::rc::Rc;
+
 use tidegauge_snapshot::Snapshot;
-use tidegauge_snapshot::model::{Action, BlockState, StackId, StrId};
+use tidegauge_snapshot::model::{Action, BlockState, Extra, StackId, StrId};
 use tidegauge_snapshot::replay::NEVER;
 use tidegauge_snapshot::{sites, words};
 
 use crate::column::{At, Column, Rows, Section};
 use crate::dictionary::Dictionary;
+use crate::memory::{Block, Memory, Segment};
 use crate::{DevicePart, ExportError, Part, annotations};
 
 /// What the rows of a table are.
@@ -18,9 +21,9 @@ pub enum Table {
     Events,
     /// Memory in use after each event.
     Levels,
-    /// Segments as they stood at the end.
+    /// Segments as they stood at the end of the window.
     Segments,
-    /// Blocks as they stood at the end.
+    /// Blocks as they stood at the end of the window.
     Blocks,
     /// Call stacks, one row each.
     Stacks,
@@ -158,91 +161,132 @@ fn levels<'a>(part: &'a Part<'a>) -> Result<Rows<'a>, ExportError> {
 }
 
 fn segments<'a>(part: &'a Part<'a>) -> Result<Rows<'a>, ExportError> {
-    at_the_end(part, Table::Segments)?;
     let snapshot = part.snapshot;
-    let segments = &snapshot.segments;
-    let blocks = &snapshot.blocks;
-    let rows = |device: &DevicePart<'_>| device.origins.device.segments.clone();
-    let stacks = Stacks::new(snapshot, part.devices.iter().flat_map(rows).map(|row| segments.stack[row]))?;
+    let memory: Rc<Vec<Memory>> = Rc::new(part.devices.iter().map(Memory::of).collect());
+    let all = || memory.iter().flat_map(|memory| &memory.segments);
+    let stacks = Stacks::new(snapshot, all().map(|segment| segment.stack))?;
+    let kinds = strings(snapshot, "kind", all().filter_map(|segment| segment.kind))?;
     let pools = Pools::new(snapshot)?;
-    let kinds = strings(snapshot, "kind", segments.kind.iter().copied())?;
-    // Bytes of those blocks of a segment that are in the given states.
-    let sum = |at: At, is_counted: fn(BlockState) -> bool, bytes: &'a [u64]| {
-        let inside = segments.blocks[at.row].clone().map(|block| block as usize);
-        inside
-            .filter(|block| is_counted(blocks.state[*block]))
-            .fold(0, |sum: u64, block| sum.saturating_add(bytes[block]))
+    let n_before = n_before(memory.iter().map(|memory| memory.segments.len()));
+    let cell = |of: fn(&Segment) -> u64| {
+        let memory = memory.clone();
+        move |at: At| of(&memory[at.section].segments[at.row])
     };
-    let is_active = |state| state != BlockState::Inactive;
-    let is_allocated = |state| state == BlockState::Allocated;
+    // Bytes of those of its blocks that are counted.
+    let sum = |bytes: fn(&Block) -> u64| {
+        let memory = memory.clone();
+        move |at: At| {
+            let Memory { segments, blocks } = &memory[at.section];
+            let inside = blocks[segments[at.row].blocks.clone()].iter();
+            inside.fold(0, |sum: u64, block| sum.saturating_add(bytes(block)))
+        }
+    };
+    let of = {
+        let memory = memory.clone();
+        move |at: At| memory[at.section].segments[at.row].clone()
+    };
     let mut columns = vec![
         Column::device(|at| part.devices[at.section].ordinal()),
-        Column::int("segment", |at| at.row as u64),
-        Column::wide("address", |at| segments.address[at.row]),
-        Column::int("size_bytes", |at| segments.total_size[at.row]),
-        Column::int("requested_bytes", move |at| sum(at, is_active, &blocks.requested)),
-        Column::int("allocated_bytes", move |at| sum(at, is_allocated, &blocks.size)),
-        Column::int("active_bytes", move |at| sum(at, is_active, &blocks.size)),
-        Column::int("n_blocks", |at| segments.blocks[at.row].len() as u64),
-        Column::maybe_wide("stream", |at| snapshot.streams.get(segments.stream[at.row] as usize).copied()),
-        Column::text("kind", kinds, |at| Some(segments.kind[at.row].0 as usize)),
-        pools.column(|at| Some(segments.pool[at.row])),
-        Column::flag("is_expandable", |at| segments.is_expandable[at.row]),
+        Column::int("segment", move |at| (n_before[at.section] + at.row) as u64),
+        Column::wide("address", cell(|segment| segment.address)),
+        Column::int("size_bytes", cell(|segment| segment.size)),
+        Column::int("requested_bytes", sum(|block| block.requested.unwrap_or(0))),
+        Column::int(
+            "allocated_bytes",
+            sum(|block| if block.state == BlockState::Allocated { block.size } else { 0 }),
+        ),
+        Column::int(
+            "active_bytes",
+            sum(|block| if block.state == BlockState::Inactive { 0 } else { block.size }),
+        ),
+        Column::int("n_blocks", cell(|segment| segment.blocks.len() as u64)),
+        Column::maybe_wide("stream", {
+            let of = of.clone();
+            move |at| of(at).stream
+        }),
+        Column::text("kind", kinds, {
+            let of = of.clone();
+            move |at| Some(of(at).kind?.0 as usize)
+        }),
+        pools.column({
+            let of = of.clone();
+            move |at| of(at).pool
+        }),
+        Column::flag("is_expandable", {
+            let of = of.clone();
+            move |at| of(at).is_expandable
+        }),
     ];
-    columns.extend(stacks.columns(|at| segments.stack[at.row]));
-    Ok(Rows { columns, sections: part.devices.iter().map(|device| Section::range(rows(device))).collect() })
+    columns.extend(stacks.columns(move |at| of(at).stack));
+    let sections = memory.iter().map(|memory| Section::range(0..memory.segments.len())).collect();
+    Ok(Rows { columns, sections })
 }
 
 fn blocks<'a>(part: &'a Part<'a>) -> Result<Rows<'a>, ExportError> {
-    at_the_end(part, Table::Blocks)?;
     let snapshot = part.snapshot;
-    let (segments, blocks) = (&snapshot.segments, &snapshot.blocks);
-    // Which segment a block lies in; the blocks of a segment stand together.
-    let mut segment_of = vec![0u32; blocks.len()];
-    let mut sections = Vec::new();
-    for device in &part.devices {
-        let mut rows = Vec::new();
-        for segment in device.origins.device.segments.clone() {
-            for block in segments.blocks[segment].clone() {
-                segment_of[block as usize] = segment as u32;
-                rows.push(block);
-            }
-        }
-        sections.push(rows);
-    }
-    let stacks = Stacks::new(snapshot, sections.iter().flatten().map(|block| blocks.stack[*block as usize]))?;
+    let memory: Rc<Vec<Memory>> = Rc::new(part.devices.iter().map(Memory::of).collect());
+    let stacks = memory.iter().flat_map(|memory| &memory.blocks).map(|block| block.stack);
+    let stacks = Stacks::new(snapshot, stacks)?;
     let pools = Pools::new(snapshot)?;
-    let states = ["active_allocated", "active_pending_free", "inactive"];
-    let states =
-        Dictionary::new("state", states.len(), |key| states.get(key).map(|&state| state.to_owned()))?;
-    let segment_of = std::rc::Rc::new(segment_of);
-    let segment = move |at: At| segment_of[at.row] as usize;
-    let is_active = |at: At| blocks.state[at.row] != BlockState::Inactive;
+    let n_before = n_before(memory.iter().map(|memory| memory.segments.len()));
+    const STATES: [(BlockState, &str); 3] = [
+        (BlockState::Allocated, "active_allocated"),
+        (BlockState::PendingFree, "active_pending_free"),
+        (BlockState::Inactive, "inactive"),
+    ];
+    let states = Dictionary::new("state", STATES.len(), |key| Some(STATES[key].1.to_owned()))?;
+    let of = {
+        let memory = memory.clone();
+        move |at: At| memory[at.section].blocks[at.row]
+    };
+    let segment = {
+        let memory = memory.clone();
+        move |at: At| {
+            let Memory { segments, blocks } = &memory[at.section];
+            segments[blocks[at.row].segment].clone()
+        }
+    };
     let mut columns = vec![
         Column::device(|at| part.devices[at.section].ordinal()),
         Column::int("segment", {
-            let segment = segment.clone();
-            move |at| segment(at) as u64
+            let of = of.clone();
+            move |at| (n_before[at.section] + of(at).segment) as u64
         }),
-        Column::wide("address", |at| blocks.address[at.row]),
-        Column::int("size_bytes", |at| blocks.size[at.row]),
-        // Of an inactive block the file still names what the last one in it asked for.
-        Column::maybe_int("requested_bytes", move |at| is_active(at).then(|| blocks.requested[at.row])),
-        Column::text("state", states, |at| {
-            Some(match blocks.state[at.row] {
-                BlockState::Allocated => 0,
-                BlockState::PendingFree => 1,
-                BlockState::Inactive => 2,
-            })
+        Column::wide("address", {
+            let of = of.clone();
+            move |at| of(at).address
+        }),
+        Column::int("size_bytes", {
+            let of = of.clone();
+            move |at| of(at).size
+        }),
+        Column::maybe_int("requested_bytes", {
+            let of = of.clone();
+            move |at| of(at).requested
+        }),
+        Column::text("state", states, {
+            let of = of.clone();
+            move |at| STATES.iter().position(|(state, _)| *state == of(at).state)
         }),
         Column::maybe_wide("stream", {
             let segment = segment.clone();
-            move |at| snapshot.streams.get(segments.stream[segment(at)] as usize).copied()
+            move |at| segment(at).stream
         }),
-        pools.column(move |at| Some(segments.pool[segment(at)])),
+        pools.column(move |at| segment(at).pool),
     ];
-    columns.extend(stacks.columns(|at| blocks.stack[at.row]));
-    Ok(Rows { columns, sections: sections.into_iter().map(Section::list).collect() })
+    columns.extend(stacks.columns(move |at| of(at).stack));
+    let sections = memory.iter().map(|memory| Section::range(0..memory.blocks.len())).collect();
+    Ok(Rows { columns, sections })
+}
+
+/// How many rows stand before each section.
+fn n_before(lengths: impl Iterator<Item = usize>) -> Vec<usize> {
+    let running = lengths.scan(0, |n, length| {
+        let before = *n;
+        *n += length;
+        Some(before)
+    });
+    running.collect()
 }
 
 fn stacks<'a>(snapshot: &'a Snapshot) -> Result<Rows<'a>, ExportError> {
@@ -264,7 +308,7 @@ fn frames<'a>(snapshot: &'a Snapshot) -> Result<Rows<'a>, ExportError> {
         n_before.push(n_rows);
         n_rows += stacks.frame_ids(StackId(stack as u32)).len();
     }
-    let n_before = std::rc::Rc::new(n_before);
+    let n_before = Rc::new(n_before);
     let place = move |at: At| {
         let stack = n_before.partition_point(|before| *before <= at.row) - 1;
         (StackId(stack as u32), at.row - n_before[stack])
@@ -293,7 +337,7 @@ fn frames<'a>(snapshot: &'a Snapshot) -> Result<Rows<'a>, ExportError> {
             let frame = frame.clone();
             move |at| Some(frame(at).filename.0 as usize)
         }),
-        Column::maybe_int("line", move |at| Some(frame(at).line.into()).filter(|line| *line > 0)),
+        Column::maybe_int("line", move |at| frame(at).known_line().map(u64::from)),
     ];
     Ok(Rows { columns, sections: vec![Section::range(0..n_rows)] })
 }
@@ -304,7 +348,7 @@ fn annotations<'a>(part: &'a Part<'a>) -> Result<Rows<'a>, ExportError> {
         part.devices.iter().map(|device| annotations::within(snapshot, device)).collect();
     let names = strings(snapshot, "name", ranges.iter().flatten().map(|range| range.name))?;
     let sections = ranges.iter().map(|ranges| Section::range(0..ranges.len())).collect();
-    let ranges = std::rc::Rc::new(ranges);
+    let ranges = Rc::new(ranges);
     let of = move |at: At| ranges[at.section][at.row];
     let columns = vec![
         Column::device(|at| part.devices[at.section].ordinal()),
@@ -319,18 +363,6 @@ fn annotations<'a>(part: &'a Part<'a>) -> Result<Rows<'a>, ExportError> {
         Column::time("end_time", move |at| of(at).end_us),
     ];
     Ok(Rows { columns, sections })
-}
-
-/// Segments and blocks are in the file as they stood after the last event.
-fn at_the_end(part: &Part<'_>, table: Table) -> Result<(), ExportError> {
-    match part.devices.iter().find(|device| !device.is_to_the_end()) {
-        None => Ok(()),
-        Some(device) => Err(ExportError::NotAtEnd {
-            table: table.name(),
-            last: device.origins.device.events.len() as u32 - 1,
-            until: device.events.end,
-        }),
-    }
 }
 
 /// The columns of a stack: its number, the line that is meant, all of it.
@@ -396,20 +428,15 @@ struct Notes<'a> {
 
 impl<'a> Notes<'a> {
     fn new(snapshot: &'a Snapshot) -> Result<Self, ExportError> {
-        let extras = &snapshot.trace.extras;
+        let extras = snapshot.trace.extras.iter();
+        let said = |text: fn(&Extra) -> Option<StrId>| {
+            extras.clone().filter_map(move |extra| snapshot.said(text(extra)))
+        };
         Ok(Self {
             snapshot,
-            compile_context: strings(
-                snapshot,
-                "compile_context",
-                extras.iter().filter_map(|extra| extra.compile_context),
-            )?,
-            user_metadata: strings(
-                snapshot,
-                "user_metadata",
-                extras.iter().filter_map(|extra| extra.user_metadata),
-            )?,
-            category: strings(snapshot, "category", extras.iter().filter_map(|extra| extra.category))?,
+            compile_context: strings(snapshot, "compile_context", said(|extra| extra.compile_context))?,
+            user_metadata: strings(snapshot, "user_metadata", said(|extra| extra.user_metadata))?,
+            category: strings(snapshot, "category", said(|extra| extra.category))?,
         })
     }
 

@@ -8,8 +8,8 @@ use arrow_array::{
     types::{Int32Type, Int64Type, UInt64Type},
 };
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
-use tidegauge_export::{ExportError, Part, Table, arrow, csv, parquet as parquet_file};
-use tidegauge_snapshot::model::{Action, BlockState};
+use tidegauge_export::{Part, Table, arrow, csv, parquet as parquet_file};
+use tidegauge_snapshot::model::{Action, BlockState, Device};
 use tidegauge_snapshot::replay::NEVER;
 
 use crate::{FIXTURES, Opened};
@@ -271,11 +271,39 @@ fn a_window_holds_its_events_and_what_was_alive_in_it() {
         .collect();
     assert_eq!(ints(&from_arrow(&part, Table::Allocations), "allocation"), alive);
 
-    let error = csv::write(&part, Table::Blocks, Vec::new()).unwrap_err();
-    assert!(matches!(error, ExportError::NotAtEnd { .. }), "{error}");
     let device = &opened.snapshot.devices[0];
     let error = Part::window(&opened.snapshot, device, replay, 5..1_000_000).unwrap_err();
     assert!(error.to_string().contains("5..1000000 is not within"), "{error}");
+}
+
+#[test]
+fn segments_and_blocks_of_a_window_are_those_of_its_end() {
+    for name in ["fsdp2_w4_expandable_clear_rank0_step4.pickle", "pools_graphs_after_delete.pickle"] {
+        let opened = Opened::fixture(name);
+        let n_events = opened.snapshot.devices[0].events.len() as u32;
+        for until in (0..n_events).step_by(n_events as usize / 10) {
+            let part = opened.window(0..until);
+            let levels = opened.replays[0].curves.at(until as usize);
+            let segments = from_arrow(&part, Table::Segments);
+            assert_eq!(sum(&ints(&segments, "size_bytes")), levels.reserved as i64, "{name} {until}");
+            assert_eq!(sum(&ints(&segments, "active_bytes")), levels.active as i64, "{name} {until}");
+            assert_eq!(sum(&ints(&segments, "allocated_bytes")), levels.allocated as i64, "{name} {until}");
+            let blocks = from_arrow(&part, Table::Blocks);
+            assert_eq!(sum(&ints(&blocks, "size_bytes")), levels.reserved as i64, "{name} {until}");
+            assert_eq!(sum(&ints(&blocks, "requested_bytes")), levels.requested as i64, "{name} {until}");
+        }
+    }
+}
+
+#[test]
+fn pinned_host_memory_is_device_minus_one() {
+    let opened = Opened::fixture("oom_plain_2gib.pickle");
+    let host = Device { ordinal: Device::HOST, ..opened.snapshot.devices[0].clone() };
+    let events = 0..host.events.len() as u32;
+    let part = Part::window(&opened.snapshot, &host, &opened.replays[0], events).unwrap();
+    let segments = from_arrow(&part, Table::Segments);
+    assert!(n_rows(&segments) > 0);
+    assert!(ints(&segments, "device").iter().all(|device| *device == Some(-1)));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use tidegauge_export::{Part, perfetto};
-use tidegauge_snapshot::model::{Action, Annotation};
+use tidegauge_snapshot::model::{Action, Annotation, ShapeId};
 
 use crate::{FIXTURES, Opened, wire::Fields};
 
@@ -116,7 +116,13 @@ fn annotations_nest_on_their_tracks_even_where_they_overlap_or_miss_an_end() {
         (a, true, 8),
     ];
     opened.snapshot.annotations = ends
-        .map(|(name, is_start, after)| Annotation { is_start, name, device: 0, time_us: first + after })
+        .map(|(name, is_start, after)| Annotation {
+            is_start,
+            name,
+            device: 0,
+            time_us: first + after,
+            shape: ShapeId::NONE,
+        })
         .to_vec();
     let opened = Opened::of(opened.snapshot);
     let slices = decoded(&opened.whole()).slices;
