@@ -130,7 +130,9 @@ impl Inspect {
         if let Some(span) = self.events {
             return self.list(&view, span);
         }
-        if self.at.is_some() || self.by.is_some() || self.top.is_some() {
+        // The summary tells of devices; of pinned host memory who holds it is all there is to say.
+        let is_host = self.device == Some(Which::Host);
+        if self.at.is_some() || self.by.is_some() || self.top.is_some() || is_host {
             let found = view.breakdowns(self.at, self.by.unwrap_or(By::Stack), self.top.unwrap_or(TOP))?;
             self.answer(&Groups { groups: &found }, || groups::pages(&found, Style::of_stdout()))?;
             return Ok(DONE);

@@ -62,6 +62,10 @@ impl<'a> Column<'a> {
         Self { name, cells: Cells::MaybeInt(Box::new(move |at| cell(at).map(int))) }
     }
 
+    pub(crate) fn maybe_signed(name: &'static str, cell: impl Fn(At) -> Option<i64> + 'a) -> Self {
+        Self { name, cells: Cells::MaybeInt(Box::new(cell)) }
+    }
+
     pub(crate) fn wide(name: &'static str, cell: impl Fn(At) -> u64 + 'a) -> Self {
         Self { name, cells: Cells::Wide(Box::new(cell)) }
     }

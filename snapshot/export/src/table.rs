@@ -96,8 +96,10 @@ fn allocations<'a>(part: &'a Part<'a>) -> Result<Rows<'a>, ExportError> {
         Column::int("size_bytes", move |at| of(at).replay.allocations.size[at.row]),
         Column::flag("is_older_than_trace", move |at| of(at).is_older(at.row)),
         Column::maybe_int("from_event", move |at| event_of(of(at).replay.allocations.from[at.row])),
-        Column::maybe_int("free_requested_event", move |at| {
-            event_of(of(at).replay.allocations.free_requested[at.row])
+        Column::maybe_signed("free_requested_event", move |at| {
+            let state = of(at).replay.allocations.free_requested[at.row];
+            // Asked for before the trace is before its event 0.
+            (state != NEVER).then(|| i64::from(state) - 1)
         }),
         Column::maybe_int("to_event", move |at| event_of(of(at).replay.allocations.to[at.row])),
         Column::time("from_time", move |at| time(of(at).made_in(at.row))),
