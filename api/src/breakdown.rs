@@ -113,10 +113,7 @@ fn total(sum: &Sum) -> Total {
 fn label(snapshot: &Snapshot, key: &Key) -> String {
     match key {
         Key::Stack(stack) => stack_label(snapshot, *stack),
-        Key::File(file) => match snapshot.strings.text(*file) {
-            file if matches!(&*file, "" | "??") => "(C++, file unknown)".to_owned(),
-            file => file.into_owned(),
-        },
+        Key::File(file) => file.clone(),
         Key::Module(module) => module.clone(),
         Key::Pool(Some(pool)) => words::pool(*pool),
         Key::Stream(Some(0)) => "default stream".to_owned(),
@@ -135,7 +132,7 @@ fn stack_label(snapshot: &Snapshot, stack: StackId) -> String {
     let innermost = sites::innermost_python(snapshot, stack).filter(|frame| *frame != site);
     let label = sites::frame(snapshot, site);
     let Some(frame) = innermost else { return label };
-    let text = |id| snapshot.strings.text(id);
-    let line = frame.known_line().map(|line| format!(":{line}")).unwrap_or_default();
-    format!("{label} › {}{line} {}", sites::module(&text(frame.filename)), text(frame.name))
+    let place = sites::place(snapshot, frame);
+    let line = place.line.map(|line| format!(":{line}")).unwrap_or_default();
+    format!("{label} › {}{line} {}", sites::module(&place.file), place.function)
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::model::{StackId, StrId};
+use crate::model::StackId;
 use crate::origins::Origins;
 use crate::sites;
 
@@ -41,7 +41,7 @@ pub enum Key {
     /// Their stack.
     Stack(StackId),
     /// Their file.
-    File(StrId),
+    File(String),
     /// Their module.
     Module(String),
     /// Their pool; absent when the file does not tell.
@@ -54,7 +54,7 @@ pub enum Key {
     OlderThanTrace,
     /// No stack was recorded with them.
     NoStack,
-    /// A stack without frames, or without Python frames, was recorded.
+    /// A stack without frames was recorded, or none of them in a file that is known.
     NoFrames,
 }
 
@@ -130,10 +130,13 @@ impl Keys<'_> {
                 let (snapshot, by) = (self.origins.snapshot, self.by);
                 let key = || match by {
                     By::File => {
-                        sites::site(snapshot, stack).map_or(Key::NoFrames, |frame| Key::File(frame.filename))
+                        match sites::site(snapshot, stack).map(|site| sites::place(snapshot, site).file) {
+                            Some(file) if !file.is_empty() => Key::File(file),
+                            _ => Key::NoFrames,
+                        }
                     }
                     By::Module => sites::innermost_python(snapshot, stack).map_or(Key::NoFrames, |frame| {
-                        Key::Module(sites::module(&snapshot.strings.text(frame.filename)))
+                        Key::Module(sites::module(&sites::place(snapshot, frame).file))
                     }),
                     _ => Key::Stack(stack),
                 };

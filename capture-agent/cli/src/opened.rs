@@ -104,7 +104,8 @@ impl NotOpened {
             Self::Unreachable(error) => return Err(error),
             Self::Refused(path, error) => (path, error),
         };
-        eprintln!("{}: {error}", path.display());
+        let how = if error.code() == ReadError::ARCHIVE { " (--member PATH chooses)" } else { "" };
+        eprintln!("{}: {error}{how}", path.display());
         if json {
             let error = serde_json::json!({ "error": members::json_of(&error) });
             crate::print(&serde_json::to_string_pretty(&error)?)?;

@@ -1,5 +1,7 @@
 //! `tidegauge export`: where it writes, what it refuses, and its exit statuses.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by it, with a message")]
+
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -15,7 +17,7 @@ impl Desk {
     fn with(fixture: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../snapshot/fixtures").join(fixture);
-        fs::copy(from, folder.path().join(fixture)).unwrap();
+        fs::copy(&from, folder.path().join(from.file_name().unwrap())).unwrap();
         Self { folder }
     }
 
@@ -188,6 +190,18 @@ fn what_is_no_snapshot_is_refused() {
     assert_eq!(status(&desk.tidegauge(&["export", "page.pickle", "--to", "csv"])), Some(2));
     assert_eq!(status(&desk.tidegauge(&["export", "nowhere.pickle", "--to", "csv"])), Some(1));
     assert_eq!(desk.names(), [SNAPSHOT, "page.pickle"]);
+}
+
+#[test]
+fn of_an_archive_one_snapshot_is_chosen() {
+    let desk = Desk::with("wrapped/run.zip");
+    let output = desk.tidegauge(&["export", "run.zip", "--to", "csv"]);
+    assert_eq!(status(&output), Some(2));
+    assert!(said(&output).contains("3 snapshots") && said(&output).contains("--member"), "{}", said(&output));
+    let member = ["--member", "gpt-small/step2/torch_memory_rank0_pid11.pickle"];
+    let output = desk.tidegauge(&[&["export", "run.zip", "--to", "csv"][..], &member].concat());
+    assert_eq!(status(&output), Some(0), "{output:?}");
+    assert!(desk.path("torch_memory_rank0_pid11.allocations.csv").exists());
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::{
 };
 
 use flate2::{Compression, write::GzEncoder};
-use tidegauge_snapshot::{Snapshot, model::Frame};
+use tidegauge_snapshot::{Snapshot, model::Frame, sites};
 
 use crate::{
     ExportError, Moment, Part,
@@ -110,9 +110,8 @@ impl<'a> Tables<'a> {
     }
 
     fn location_of(&mut self, frame: Frame, out: &mut impl Write) -> io::Result<u64> {
-        let snapshot = self.snapshot;
-        let (name, file) = (snapshot.strings.text(frame.name), snapshot.strings.text(frame.filename));
-        self.location(&name, &file, frame.known_line().unwrap_or(0), out)
+        let place = sites::place(self.snapshot, frame);
+        self.location(&place.function, &place.file, place.line.unwrap_or(0), out)
     }
 
     fn location(&mut self, name: &str, file: &str, line: u32, out: &mut impl Write) -> io::Result<u64> {

@@ -9,7 +9,13 @@ use std::{
 };
 
 use serde_json::json;
-use tidegauge_snapshot::{Snapshot, model::Frame, sums::Sum, words};
+use tidegauge_snapshot::{
+    Snapshot,
+    model::Frame,
+    sites::{self, Place},
+    sums::Sum,
+    words,
+};
 
 use crate::{
     ExportError, Moment, Part,
@@ -100,12 +106,12 @@ impl Frames {
     fn number(&mut self, snapshot: &Snapshot, frame: Frame) -> usize {
         let list = &mut self.list;
         *self.seen.entry(frame).or_insert_with(|| {
-            let mut entry = json!({"name": snapshot.strings.text(frame.name)});
-            let file = snapshot.strings.text(frame.filename);
-            if !matches!(&*file, "" | "??") {
+            let Place { function, file, line } = sites::place(snapshot, frame);
+            let mut entry = json!({"name": function});
+            if !file.is_empty() {
                 entry["file"] = json!(file);
             }
-            if let Some(line) = frame.known_line() {
+            if let Some(line) = line {
                 entry["line"] = json!(line);
             }
             list.push(entry);

@@ -16,14 +16,15 @@ use tidegauge_snapshot::{
 };
 
 /// Fixtures that between them have everything: several devices, pending frees, pools, out of memory, a head, newer
-/// fields, no events at all.
-const FIXTURES: [&str; 7] = [
+/// fields, a profile.
+const FIXTURES: [&str; 8] = [
     "fsdp1_w2_clear_rank0_step5.pickle",
     "streams_2dev_lag40.pickle",
     "pools_graphs_after_delete.pickle",
     "oom_expandable_2gib.pickle",
     "ring_50k_of_200k_python.pickle.zst",
     "torch2.15.0/new_pinned_metadata_annotate.pickle",
+    "kineto/mlp.pickle",
     "torch2.4.1/train_gpt4_warm2_step1_cleared.pickle",
 ];
 
