@@ -65,6 +65,30 @@ pub struct Levels {
     pub end: u64,
 }
 
+/// What `tidegauge inspect --json` prints: the summary, and who holds the memory at the peak.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Inspected {
+    /// The summary.
+    #[serde(flatten)]
+    pub inspection: Inspection,
+    /// The stacks that hold most at each device's peak.
+    pub top: Vec<crate::breakdown::Breakdown>,
+    /// What an earlier snapshot holds already, when one was given.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub since: Vec<Since>,
+}
+
+/// What an earlier snapshot of the same process holds of a device's trace.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Since {
+    /// Name of the earlier file.
+    pub file: String,
+    /// Device ordinal.
+    pub device: u32,
+    /// So many of the first events are in it too; 0 when the history was cleared in between.
+    pub known_events: u32,
+}
+
 /// Something odd that did not stop the reading.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {

@@ -11,6 +11,8 @@ pub mod run;
 pub mod snapshot;
 pub mod inspection;
 pub mod picture;
+pub mod breakdown;
+pub mod event;
 pub mod problem;
 pub mod paths;
 

@@ -15,6 +15,7 @@ use std::{
 };
 
 use tidegauge_api::{Place, Sidecar, sidecar};
+use tidegauge_snapshot::words::size;
 
 use crate::{
     courier::{Courier, Left, Parcel},
@@ -343,12 +344,6 @@ fn take(recorder: &mut dyn Recorder, settings: &Settings, now_us: i64) -> Result
     (sidecar.memory_stats, sidecar.mem_get_info) = (memory_stats, mem_get_info);
     recorder.describe(&settings.recording, &mut sidecar);
     Ok(Taken { unwritten, sidecar, is_cleared })
-}
-
-fn size(bytes: u64) -> String {
-    let (shift, unit) = if bytes < 1 << 20 { (10, "KiB") } else { (20, "MiB") };
-    let tenths = (u128::from(bytes) * 10) >> shift;
-    format!("{}.{} {unit}", tenths / 10, tenths % 10)
 }
 
 /// A path as a shell takes it.
@@ -700,9 +695,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_and_paths_are_written_for_people_and_shells() {
-        assert_eq!(size(13_000_000), "12.3 MiB");
-        assert_eq!(size(13_000), "12.6 KiB");
+    fn paths_are_written_for_shells() {
         assert_eq!(shell_word(Path::new("/a/b-c")), "/a/b-c");
         assert_eq!(shell_word(Path::new("/a b/it's")), r"'/a b/it'\''s'");
     }

@@ -8,11 +8,13 @@ use anyhow::Context as _;
 use axum::body::Body;
 use axum::http::StatusCode;
 use futures_util::StreamExt as _;
-use tidegauge_snapshot::read::{self, ReadError};
+use tidegauge_snapshot::{
+    read::{self, ReadError},
+    words::size,
+};
 
 use crate::App;
 use crate::catalog::{Claimed, Upload};
-use crate::config::human;
 use crate::place::Said;
 use crate::refusal::Refusal;
 use crate::space::Promise;
@@ -104,7 +106,7 @@ fn check_size(app: &App, bytes: u64) -> Result<(), Refusal> {
         format!(
             "an upload may be at most {} ({limit} bytes) here; raise the server's --max-upload-bytes or \
              TIDEGAUGE_MAX_UPLOAD_BYTES",
-            human(limit)
+            size(limit)
         ),
     ))
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::config::human;
+use tidegauge_snapshot::words::size;
 
 /// An upload of unknown length asks for room in steps of this many bytes.
 const STEP_BYTES: u64 = 16 << 20;
@@ -31,12 +31,12 @@ struct Ledger {
 pub(crate) enum Full {
     #[error(
         "the server is full ({} of {}): {} more do not fit; remove runs or raise --max-data-bytes",
-        human(*used), human(*cap), human(*asked)
+        size(*used), size(*cap), size(*asked)
     )]
     Cap { used: u64, cap: u64, asked: u64 },
     #[error(
         "the server's disk is full: {} are free, {} more are asked for, and {} stay free by --min-free-bytes",
-        human(*free), human(*asked), human(*min_free)
+        size(*free), size(*asked), size(*min_free)
     )]
     Disk { free: u64, asked: u64, min_free: u64 },
 }

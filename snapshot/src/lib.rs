@@ -26,5 +26,9 @@ pub mod findings;
 pub mod picture;
 pub mod pack;
 pub mod write;
+pub mod sites;
+pub mod origins;
+pub mod sums;
+pub mod words;
 
 pub use model::Snapshot;

@@ -2,35 +2,7 @@
 //!
 //! Three significant digits where one glance is enough; the exact number beside it, in a title, where it is not.
 
-/// The units of memory, each 1024 of the one before.
-const BYTE_UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
-
-/// Bytes with a binary unit and three significant digits.
-///
-/// ```
-/// use tidegauge_viewer::format::bytes;
-/// assert_eq!(bytes(512), "512 B");
-/// assert_eq!(bytes(3 << 19), "1.50 MiB");
-/// assert_eq!(bytes(65_712_345_678), "61.2 GiB");
-/// ```
-pub fn bytes(n: u64) -> String {
-    if n < 1024 {
-        return format!("{} B", count(n));
-    }
-    let mut value = n as f64;
-    let mut unit = 0;
-    // 999.5 would be shown as 1000: four digits where the next unit needs three.
-    while value >= 999.5 && unit + 1 < BYTE_UNITS.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    format!("{} {}", three_digits(value), BYTE_UNITS[unit])
-}
-
-/// Bytes to the last one, for titles and for copying.
-pub fn exact_bytes(n: u64) -> String {
-    if n == 1 { "1 byte".to_owned() } else { format!("{} bytes", count(n)) }
-}
+pub use tidegauge_snapshot::words::{count, exact_size as exact_bytes, size as bytes};
 
 /// How far `n` is from `reference`, with a sign: "+4.00 GiB", "−512 MiB", "±0 B".
 pub fn difference(n: u64, reference: u64) -> String {
@@ -39,19 +11,6 @@ pub fn difference(n: u64, reference: u64) -> String {
         std::cmp::Ordering::Less => format!("−{}", bytes(reference - n)),
         std::cmp::Ordering::Equal => "±0 B".to_owned(),
     }
-}
-
-/// A count with its thousands set apart: "18,204".
-pub fn count(n: u64) -> String {
-    let digits = n.to_string();
-    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
 }
 
 /// A count and its noun: "1 event", "3 events".
@@ -94,9 +53,7 @@ pub fn percent(part: u64, whole: u64) -> String {
 
 fn three_digits(value: f64) -> String {
     // The bounds lie where rounding would add a digit: 9.995 becomes "10.00" with two decimals.
-    if value < 0.9995 {
-        format!("{value:.3}")
-    } else if value < 9.995 {
+    if value < 9.995 {
         format!("{value:.2}")
     } else if value < 99.95 {
         format!("{value:.1}")
@@ -110,25 +67,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_have_three_significant_digits_at_every_border() {
-        for (n, text) in [
-            (0, "0 B"),
-            (1, "1 B"),
-            (1023, "1,023 B"),
-            (1024, "1.00 KiB"),
-            (10_234, "9.99 KiB"),
-            (10_235, "10.0 KiB"),
-            (1_023_000, "999 KiB"),
-            (1_023_900, "0.976 MiB"),
-            (1 << 20, "1.00 MiB"),
-            (61 << 30, "61.0 GiB"),
-            (u64::MAX, "16384 PiB"),
-        ] {
-            assert_eq!(bytes(n), text, "{n}");
-        }
-    }
-
-    #[test]
     fn a_difference_says_its_direction() {
         assert_eq!(difference(3 << 30, 1 << 30), "+2.00 GiB");
         assert_eq!(difference(1 << 30, 3 << 30), "−2.00 GiB");
@@ -136,11 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_are_set_in_thousands() {
-        assert_eq!(count(0), "0");
-        assert_eq!(count(999), "999");
-        assert_eq!(count(1_000), "1,000");
-        assert_eq!(count(18_204_331), "18,204,331");
+    fn a_count_agrees_with_its_noun() {
         assert_eq!(counted(1, "event", "events"), "1 event");
         assert_eq!(counted(0, "event", "events"), "0 events");
     }

@@ -151,8 +151,9 @@ fn rust(workspace: &Workspace) -> Result<Tally> {
     } else {
         counted(workspace.cargo("test").args(["--lib", "--bins", "--tests"]).args(scope))?
     };
-    let documented = ["--package", "tidegauge-snapshot", "--package", "tidegauge-api", "--no-fail-fast"];
-    let doc = counted(workspace.cargo("test").arg("--doc").args(documented))?;
+    let documented = ["tidegauge-snapshot", "tidegauge-export", "tidegauge-api"];
+    let documented = documented.map(|package| ["--package", package]).concat();
+    let doc = counted(workspace.cargo("test").arg("--doc").args(documented).arg("--no-fail-fast"))?;
     Ok(unit.and(doc))
 }
 

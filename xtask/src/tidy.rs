@@ -19,13 +19,18 @@ use crate::{
 };
 
 /// Each package, and which of ours it may depend on; `None` is any.
-const MAY_KNOW: [(&str, Option<&[&str]>); 13] = [
+const MAY_KNOW: [(&str, Option<&[&str]>); 14] = [
     // Its tests hold it against what the simulated allocator knows.
     ("tidegauge-snapshot", Some(&["tidegauge-simulated"])),
     ("tidegauge-simulated", Some(&[])),
+    // Arrow and Parquet stay out of what lives in training processes and browsers.
+    ("tidegauge-export", Some(&["tidegauge-snapshot"])),
     ("tidegauge-api", Some(&["tidegauge-snapshot"])),
     ("tidegauge-capture-agent", Some(&["tidegauge-api", "tidegauge-snapshot"])),
-    ("tidegauge-cli", Some(&["tidegauge-capture-agent", "tidegauge-api", "tidegauge-snapshot"])),
+    (
+        "tidegauge-cli",
+        Some(&["tidegauge-capture-agent", "tidegauge-export", "tidegauge-api", "tidegauge-snapshot"]),
+    ),
     // The wheel brings the program along.
     (
         "tidegauge-python",

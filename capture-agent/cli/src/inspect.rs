@@ -1,26 +1,47 @@
 //! `tidegauge inspect FILE`: what a snapshot holds, without a server.
+//!
+//! Three questions: what is in it (the summary), who holds the memory at a moment (`--at`, `--by`, `--top`), what
+//! happened (`--events`). Each is answered for people, or with `--json` for programs.
+
+mod summary;
+mod groups;
+mod listing;
 
 use std::{
-    fs::File,
-    io::{self, Write as _},
+    ops::Range,
     path::{Path, PathBuf},
 };
 
-use anyhow::{Context as _, Result};
-use clap::Args;
-use tidegauge_api::{
-    Inspection,
-    inspection::{self, DeviceInspection, Levels},
+use anyhow::Result;
+use clap::{
+    Args,
+    builder::{PossibleValuesParser, TypedValueParser as _},
 };
-use tidegauge_snapshot::read::{self, ReadError, archive};
+use serde::Serialize;
+use tidegauge_api::{
+    breakdown::{Breakdown, breakdown},
+    inspection::{Inspected, Since, inspect, inspect_replayed},
+};
+use tidegauge_export::{Moment, Part};
+use tidegauge_snapshot::{model::Device, overlap::overlap, read::ReadError, replay::Replay, sums::By};
 
 use crate::{
-    DONE, FAILED, REFUSED,
+    DONE, REFUSED, USAGE,
     members::{self, Members},
-    words::{count, counted, size},
+    opened::{self, NotOpened, Opened, Which, moment},
+    print,
+    style::Style,
 };
 
+/// Stacks below a summary.
+const TOP_IN_SUMMARY: usize = 5;
+/// Groups where they are what was asked for.
+const TOP: usize = 20;
+
 /// Show what a snapshot holds
+///
+/// Without further options a summary, with the stacks that hold most at the peak. With --at, --by or --top: who holds
+/// the memory at one moment. With --events: what happened. Exit status: 0 shown, 1 failed, 2 no snapshot.
 #[derive(Debug, Args)]
 pub(crate) struct Inspect {
     /// A memory snapshot: a pickle, JSON or a page around one, plain, in gzip or zstd, or in an archive
@@ -31,190 +52,208 @@ pub(crate) struct Inspect {
     /// Print JSON
     #[arg(long)]
     json: bool,
+    /// Only this device; host for pinned host memory
+    #[arg(long, value_name = "N")]
+    device: Option<Which>,
+    /// Who holds the memory then: peak, end, or after this event, counted from 0 [default: peak]
+    #[arg(long, value_name = "EVENT", value_parser = moment)]
+    at: Option<Moment>,
+    /// Sum it up by this [default: stack]
+    #[arg(long, value_parser = by_names())]
+    by: Option<By>,
+    /// How many groups, or how many events [default: 20 groups, all events]
+    #[arg(long, value_name = "N")]
+    top: Option<usize>,
+    /// List events, all or those from FROM up to and without UNTIL
+    #[arg(long, value_name = "FROM..UNTIL", num_args = 0..=1, default_missing_value = "..", conflicts_with_all = ["at", "by"])]
+    events: Option<Span>,
+    /// Leave out the events that this earlier snapshot of the same process holds already
+    #[arg(long, value_name = "EARLIER")]
+    since: Option<PathBuf>,
+}
+
+fn by_names() -> impl clap::builder::TypedValueParser<Value = By> {
+    let named = |name: String| By::NAMED.into_iter().find(|(known, _)| *known == name).map(|(_, by)| by);
+    PossibleValuesParser::new(By::NAMED.map(|(name, _)| name))
+        .try_map(move |name| named(name).ok_or("no such grouping"))
+}
+
+/// Events from one to another, either of which may be left open: "10..20", "..20", "10..", "..".
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Span {
+    from: Option<u32>,
+    until: Option<u32>,
+}
+
+impl std::str::FromStr for Span {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let sentence = || "expected a range such as 100..200; the file stands before --events".to_owned();
+        let (from, until) = text.split_once("..").ok_or_else(sentence)?;
+        let end = |text: &str| match text {
+            "" => Ok(None),
+            number => number.parse().map(Some).map_err(|_not_a_number| sentence()),
+        };
+        Ok(Self { from: end(from)?, until: end(until)? })
+    }
+}
+
+/// What is looked at: a snapshot, the devices meant, their replays, and the first event of each that counts.
+struct View<'a> {
+    opened: &'a Opened,
+    devices: Vec<&'a Device>,
+    replays: &'a [Replay],
+    /// Empty unless an earlier snapshot was given.
+    since: Vec<Since>,
 }
 
 impl Inspect {
     pub(crate) fn run(&self) -> Result<u8> {
-        match inspect(&self.file, self.member.as_deref()) {
-            Ok(inspection) if self.json => print(&serde_json::to_string_pretty(&inspection)?),
-            Ok(inspection) => print(&table(&inspection)),
-            Err(NotShown::Unreachable(error)) => return Err(error),
-            Err(NotShown::Several) => return self.list(),
-            Err(NotShown::Refused(error)) => return self.refuse(&error),
-        }?;
+        let opened = match Opened::read(&self.file, self.member.as_deref()) {
+            Ok(opened) => opened,
+            Err(NotOpened::Refused(_, error)) if error.code() == ReadError::ARCHIVE => {
+                return self.list_members();
+            }
+            Err(error) => return error.report(self.json),
+        };
+        let devices = match self.events.is_some() || matches!(self.at, Some(Moment::After(_))) {
+            true => vec![opened.one_device(self.device, "an event")?],
+            false => opened.devices(self.device)?,
+        };
+        let since = match self.since.as_deref().map(|earlier| since(&opened, &devices, earlier)).transpose() {
+            Ok(since) => since.unwrap_or_default(),
+            Err(error) => return error.report(self.json),
+        };
+        let replays = opened.replays(&devices);
+        let view = View { opened: &opened, devices, replays: &replays, since };
+        if let Some(span) = self.events {
+            return self.list(&view, span);
+        }
+        // The summary tells of devices; of pinned host memory who holds it is all there is to say.
+        let is_host = self.device == Some(Which::Host);
+        if self.at.is_some() || self.by.is_some() || self.top.is_some() || is_host {
+            let found = view.breakdowns(self.at, self.by.unwrap_or(By::Stack), self.top.unwrap_or(TOP))?;
+            self.answer(&Groups { groups: &found }, || groups::pages(&found, Style::of_stdout()))?;
+            return Ok(DONE);
+        }
+        let top = view.breakdowns(None, By::Stack, TOP_IN_SUMMARY)?;
+        let inspection = view.inspection();
+        let inspected = Inspected { inspection, top, since: view.since };
+        self.answer(&inspected, || summary::page(&inspected, Style::of_stdout()))?;
         Ok(DONE)
     }
 
     /// An archive of several: one line for each.
-    fn list(&self) -> Result<u8> {
-        let (file, bytes) = open(&self.file)?;
+    fn list_members(&self) -> Result<u8> {
+        let (file, bytes) = opened::open(&self.file)?;
         let members = match Members::of(file) {
             Ok(members) => members,
-            Err(error) => return self.refuse(&error),
+            Err(error) => return NotOpened::Refused(self.file.clone(), error).report(self.json),
         };
         let name = members::name_of(&self.file);
-        print(&match self.json {
-            true => serde_json::to_string_pretty(&members.json(&name, bytes))?,
-            false => members.table(&name, bytes),
-        })?;
+        self.answer(&members.json(&name, bytes), || members.table(&name, bytes))?;
         Ok(if members.all_opened() { DONE } else { REFUSED })
     }
 
-    fn refuse(&self, error: &ReadError) -> Result<u8> {
-        eprintln!("{}: {error}", self.file.display());
-        if self.json {
-            print(&serde_json::to_string_pretty(&serde_json::json!({ "error": members::json_of(error) }))?)?;
+    fn answer(&self, json: &impl Serialize, text: impl FnOnce() -> String) -> Result<()> {
+        if self.json { print(&serde_json::to_string_pretty(json)?) } else { print(&text()) }
+    }
+
+    fn list(&self, view: &View<'_>, span: Span) -> Result<u8> {
+        let (Some(device), Some(part)) = (view.devices.first(), view.parts()?.pop()) else { return Ok(DONE) };
+        let Range { start, end } = part.devices[0].events;
+        let from = span.from.unwrap_or(start).min(end);
+        let mut until = span.until.unwrap_or(end).min(end);
+        if span.from.zip(span.until).is_some_and(|(from, until)| from > until) {
+            eprintln!("error: --events {}..{} ends before it begins", from, span.until.unwrap_or(until));
+            return Ok(USAGE);
         }
-        // Reading can fail for reasons of the disk; that says nothing about the snapshot.
-        Ok(if error.code() == ReadError::IO { FAILED } else { REFUSED })
+        if let Some(top) = self.top {
+            until = until.min(from.saturating_add(u32::try_from(top).unwrap_or(u32::MAX)));
+        }
+        let listing = listing::Listing {
+            origins: part.devices[0].origins,
+            ordinal: device.ordinal,
+            events: from..until.max(from),
+        };
+        listing.print(self.json, Style::of_stdout())?;
+        Ok(DONE)
     }
 }
 
-enum NotShown {
-    Unreachable(anyhow::Error),
-    /// It is an archive of several snapshots.
-    Several,
-    Refused(ReadError),
+/// The JSON of `--at`, `--by` and `--top`.
+#[derive(Serialize)]
+struct Groups<'a> {
+    groups: &'a [Breakdown],
 }
 
-fn inspect(path: &Path, member: Option<&str>) -> Result<Inspection, NotShown> {
-    let (file, bytes) = open(path).map_err(NotShown::Unreachable)?;
-    let opened = match member {
-        Some(member) => archive::open_member(file, member),
-        None => read::open_file(file),
+impl View<'_> {
+    fn inspection(&self) -> tidegauge_api::Inspection {
+        let Opened { snapshot, bytes, .. } = self.opened;
+        let name = self.opened.name();
+        // It wants the replays of all devices, in their order.
+        let mut inspection = match self.devices.iter().copied().eq(&snapshot.devices) {
+            true => inspect_replayed(snapshot, self.replays, &name, *bytes),
+            false => inspect(snapshot, &name, *bytes),
+        };
+        inspection.devices.retain(|shown| self.devices.iter().any(|device| device.ordinal == shown.device));
+        inspection
+    }
+
+    /// What is meant of each device.
+    fn parts(&self) -> Result<Vec<Part<'_>>> {
+        let mut parts = Vec::new();
+        for (device, replay) in self.devices.iter().zip(self.replays) {
+            let known = self.since.iter().find(|since| since.device == device.ordinal);
+            let from = known.map_or(0, |since| since.known_events);
+            let events = from..device.events.len() as u32;
+            parts.push(Part::window(&self.opened.snapshot, device, replay, events)?);
+        }
+        Ok(parts)
+    }
+
+    fn breakdowns(&self, at: Option<Moment>, by: By, top: usize) -> Result<Vec<Breakdown>> {
+        let mut found = Vec::new();
+        for part in self.parts()? {
+            let device = &part.devices[0];
+            let state = at.unwrap_or(Moment::Peak).state(device)?;
+            found.push(breakdown(&device.origins, state, by, top));
+        }
+        Ok(found)
+    }
+}
+
+/// How many events of each device an earlier snapshot holds already.
+fn since(opened: &Opened, devices: &[&Device], earlier: &Path) -> Result<Vec<Since>, NotOpened> {
+    let earlier = Opened::read(earlier, None)?;
+    let known = |device: &Device| {
+        let before = match device.is_host() {
+            true => earlier.snapshot.host.as_ref(),
+            false => earlier.snapshot.device(device.ordinal),
+        };
+        before.map_or(0, |before| overlap((&earlier.snapshot, before), (&opened.snapshot, device)))
     };
-    let snapshot = opened.map_err(|error| match error.code() {
-        ReadError::ARCHIVE => NotShown::Several,
-        _ => NotShown::Refused(error),
-    })?;
-    let name = member.map_or_else(|| members::name_of(path), str::to_owned);
-    Ok(inspection::inspect(&snapshot, &name, bytes))
-}
-
-fn open(path: &Path) -> Result<(File, u64)> {
-    let open = || -> Result<(File, u64)> {
-        let file = File::open(path)?;
-        let metadata = file.metadata()?;
-        anyhow::ensure!(!metadata.is_dir(), "it is a folder; name a file in it");
-        Ok((file, metadata.len()))
-    };
-    open().with_context(|| format!("cannot open {}", path.display()))
-}
-
-/// Unlike `println!`, takes it calmly when whoever reads has seen enough.
-fn print(text: &str) -> Result<()> {
-    match writeln!(io::stdout(), "{text}") {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
-        _ => Ok(()),
-    }
-}
-
-fn table(inspection: &Inspection) -> String {
-    let Inspection { file, bytes, wrapping, producer, devices, annotations, findings } = inspection;
-    let mut lines = vec![format!(
-        "{file}   {}   {}   {producer}",
-        size(*bytes),
-        wrapping.iter().rev().map(String::as_str).collect::<Vec<_>>().join(" in ")
-    )];
-    for device in devices {
-        lines.extend(device_lines(device));
-    }
-    if devices.is_empty() {
-        lines.extend([String::new(), "no segments and no events".to_owned()]);
-    }
-    if *annotations > 0 {
-        lines.extend([String::new(), counted(*annotations, "annotation")]);
-    }
-    if !findings.is_empty() {
-        lines.extend([String::new(), "findings".to_owned()]);
-        lines.extend(
-            findings.iter().map(|finding| format!("  {} ({} ×)", finding.message, count(finding.count))),
-        );
-    }
-    lines.join("\n")
-}
-
-fn device_lines(device: &DeviceInspection) -> Vec<String> {
-    let mut lines = vec![
-        String::new(),
-        format!(
-            "device {}   {}   {}   {}",
-            device.device,
-            counted(device.segments, "segment"),
-            counted(device.blocks, "block"),
-            counted(device.events, "event")
-        ),
-        format!("  {:<10} {:>12} {:>12} {:>12}", "", "before", "peak", "end"),
-    ];
-    let curves = [
-        ("requested", &device.requested),
-        ("allocated", &device.allocated),
-        ("active", &device.active),
-        ("reserved", &device.reserved),
-    ];
-    lines.extend(curves.map(|(name, Levels { head, peak, end })| {
-        format!("  {name:<10} {:>12} {:>12} {:>12}", size(*head), size(*peak), size(*end))
-    }));
-    if let Some(event) = device.peak_event {
-        lines.push(format!("  highest after event {}", count(event)));
-    }
-    if device.preexisting_blocks > 0 {
-        lines.push(format!("  {} older than the trace", counted(device.preexisting_blocks, "block")));
-    }
-    lines.extend(device.actions.iter().map(|(action, n)| format!("  {action:<20} {:>12}", count(*n))));
-    lines
+    let since = devices.iter().map(|device| Since {
+        file: earlier.name(),
+        device: device.ordinal,
+        known_events: known(device) as u32,
+    });
+    Ok(since.collect())
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
-    use tidegauge_api::inspection::Finding;
-
     use super::*;
 
     #[test]
-    fn a_person_sees_levels_events_and_findings() {
-        let levels = |head, peak, end| Levels { head, peak, end };
-        let inspection = Inspection {
-            file: "rank0_step1.pickle.zst".to_owned(),
-            bytes: 3 << 19,
-            wrapping: vec!["zstd".to_owned(), "pickle4".to_owned()],
-            producer: "torch 2.9".to_owned(),
-            devices: vec![DeviceInspection {
-                device: 0,
-                segments: 1,
-                blocks: 12,
-                events: 4321,
-                actions: BTreeMap::from([("alloc".to_owned(), 4000), ("free_requested".to_owned(), 321)]),
-                requested: levels(0, 1000, 10),
-                allocated: levels(0, 1024, 512),
-                active: levels(0, 1024, 512),
-                reserved: levels(2 << 20, 2 << 20, 2 << 20),
-                peak_event: Some(1234),
-                preexisting_blocks: 2,
-            }],
-            annotations: 1,
-            findings: vec![Finding { code: "x".to_owned(), count: 12, message: "odd, but fine".to_owned() }],
-        };
-        let expected = "\
-rank0_step1.pickle.zst   1.50 MiB   pickle4 in zstd   torch 2.9
-
-device 0   1 segment   12 blocks   4,321 events
-                   before         peak          end
-  requested           0 B       1000 B         10 B
-  allocated           0 B     1.00 KiB        512 B
-  active              0 B     1.00 KiB        512 B
-  reserved       2.00 MiB     2.00 MiB     2.00 MiB
-  highest after event 1,234
-  2 blocks older than the trace
-  alloc                       4,000
-  free_requested                321
-
-1 annotation
-
-findings
-  odd, but fine (12 ×)";
-        assert_eq!(table(&inspection), expected);
+    fn a_span_may_be_open_at_either_end() {
+        let span = |text: &str| text.parse::<Span>();
+        assert_eq!(span(".."), Ok(Span { from: None, until: None }));
+        assert_eq!(span("10..20"), Ok(Span { from: Some(10), until: Some(20) }));
+        assert_eq!(span("10.."), Ok(Span { from: Some(10), until: None }));
+        assert_eq!(span("..20"), Ok(Span { from: None, until: Some(20) }));
+        assert!(span("a.pickle").unwrap_err().contains("100..200"));
+        assert!(span("1..x").is_err());
     }
 }

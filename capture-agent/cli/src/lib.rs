@@ -1,4 +1,4 @@
-//! The command line: `tidegauge inspect` and `tidegauge push`.
+//! The command line: `tidegauge inspect`, `tidegauge export` and `tidegauge push`.
 //!
 //! A library, so that the Python package can bring the same program. Data goes to standard output, talk to
 //! standard error.
@@ -6,12 +6,18 @@
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command line talks")]
 
 mod inspect;
-mod members;
+mod export;
 mod push;
+mod opened;
+mod members;
 mod search;
-mod words;
+mod progress;
+mod style;
 
-use std::ffi::OsString;
+use std::{
+    ffi::OsString,
+    io::{self, Write as _},
+};
 
 use clap::{Parser, Subcommand};
 
@@ -24,7 +30,7 @@ const REFUSED: u8 = 2;
 /// Nobody understands the command line; as in BSD's sysexits.
 const USAGE: u8 = 64;
 
-/// Memory snapshots of PyTorch training: look at them, send them to a server.
+/// Memory snapshots of PyTorch training: look at them, write them for other programs, send them to a server.
 #[derive(Debug, Parser)]
 #[command(name = "tidegauge", version, max_term_width = 100)]
 struct CommandLine {
@@ -35,6 +41,7 @@ struct CommandLine {
 #[derive(Debug, Subcommand)]
 enum Command {
     Inspect(inspect::Inspect),
+    Export(export::Export),
     Push(push::Push),
 }
 
@@ -50,10 +57,19 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     };
     let result = match command_line.command {
         Command::Inspect(inspect) => inspect.run(),
+        Command::Export(export) => export.run(),
         Command::Push(push) => push.run(),
     };
     result.unwrap_or_else(|error| {
         eprintln!("error: {error:#}");
         FAILED
     })
+}
+
+/// Unlike `println!`, takes it calmly when whoever reads has seen enough.
+fn print(text: &str) -> anyhow::Result<()> {
+    match writeln!(io::stdout(), "{text}") {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(()),
+    }
 }

@@ -3,12 +3,13 @@
 use std::{fs::File, ops::ControlFlow, path::Path};
 
 use tidegauge_api::{Inspection, inspection};
-use tidegauge_snapshot::read::{
-    self, ReadError,
-    archive::{self, Member},
+use tidegauge_snapshot::{
+    read::{
+        self, ReadError,
+        archive::{self, Member},
+    },
+    words::{count, counted, size},
 };
-
-use crate::words::{count, counted, size};
 
 /// What an archive holds, each snapshot opened.
 pub(crate) struct Members {

@@ -4,7 +4,7 @@
 
 use std::{
     fs::{self, File},
-    io::{self, IsTerminal as _, Read, Write as _},
+    io::{self, Read},
     ops::ControlFlow,
     path::{Path, PathBuf},
     thread,
@@ -25,9 +25,12 @@ use tidegauge_capture_agent::{
     outbox::{self, Folder, Found},
     push::{DEFAULT_SERVER, PushError, Server},
 };
-use tidegauge_snapshot::read::archive::{self, Member};
+use tidegauge_snapshot::{
+    read::archive::{self, Member},
+    words::{counted, size},
+};
 
-use crate::{DONE, FAILED, REFUSED, search, words::counted, words::size};
+use crate::{DONE, FAILED, REFUSED, progress::Progress, search};
 
 /// How often a snapshot is tried when the server is away or busy: about ten seconds in all.
 const MAX_TRIES: u32 = 5;
@@ -358,9 +361,10 @@ fn send(
 ) -> Result<SnapshotDetails, PushError> {
     let mut backoff = Backoff::new(FIRST_RETRY, LONGEST_RETRY);
     for n_tries in 1.. {
-        let mut progress = Progress::new(parcel, head);
+        let total = fs::metadata(parcel.file).map_or(0, |metadata| metadata.len());
+        let mut progress = Progress::new(format!("{head}  {}", parcel.shown), Some(total));
         let sent = server.send(parcel.file, sidecar, &mut |bytes| progress.advance(bytes));
-        progress.clear();
+        drop(progress);
         match sent {
             Err(PushError::Later { reason, retry_after }) if n_tries < MAX_TRIES => {
                 let wait = backoff.after_failure(retry_after, jitter());
@@ -401,41 +405,4 @@ fn sidecar_beside(file: &Path) -> Option<Sidecar> {
 
 fn shown(paths: &[PathBuf]) -> String {
     paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
-}
-
-/// A line on a terminal that says how far one file is; nothing elsewhere.
-struct Progress {
-    line: Option<String>,
-    total: u64,
-    sent: u64,
-    shown_percent: Option<u64>,
-}
-
-impl Progress {
-    fn new(parcel: &Parcel<'_>, head: &str) -> Self {
-        let line = io::stderr().is_terminal().then(|| format!("{head}  {}", parcel.shown));
-        Self {
-            line,
-            total: fs::metadata(parcel.file).map_or(0, |metadata| metadata.len()),
-            sent: 0,
-            shown_percent: None,
-        }
-    }
-
-    fn advance(&mut self, bytes: u64) {
-        self.sent += bytes;
-        let percent = (self.sent.saturating_mul(100)).checked_div(self.total).unwrap_or(100).min(100);
-        let Some(line) = &self.line else { return };
-        if self.shown_percent.replace(percent) != Some(percent) {
-            eprint!("\r\x1b[K{line}  {} of {}, {percent} %", size(self.sent), size(self.total));
-            // A terminal that does not take it misses a number.
-            io::stderr().flush().ok();
-        }
-    }
-
-    fn clear(&self) {
-        if self.shown_percent.is_some() && self.line.is_some() {
-            eprint!("\r\x1b[K");
-        }
-    }
 }

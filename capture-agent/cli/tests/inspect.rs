@@ -1,5 +1,7 @@
 //! `tidegauge inspect` and the exit statuses that scripts rely on.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by it, with a message")]
+
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -49,6 +51,9 @@ fn a_snapshot_is_printed_under_the_names_that_stay() {
         }
     }
     assert_eq!(device["actions"]["alloc"], 1644);
+    let top = &inspection["top"][0];
+    assert_eq!((&top["by"], &top["levels"]["allocated"]), (&"stack".into(), &device["allocated"]["peak"]));
+    assert!(top["groups"][0]["label"].is_string());
     for finding in inspection["findings"].as_array().unwrap() {
         assert!(finding["code"].is_string() && finding["count"].is_u64() && finding["message"].is_string());
     }
@@ -70,6 +75,67 @@ fn what_is_no_snapshot_is_refused_with_one_sentence() {
     let output = tidegauge(&["inspect", path.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(2));
     assert_eq!((output.stdout.as_slice(), String::from_utf8(output.stderr).unwrap()), (&b""[..], said));
+}
+
+/// The groups of `--by`, which must add up to the level at the moment.
+fn groups(arguments: &[&str]) -> Vec<Value> {
+    let path = fixture("fsdp1_w2_clear_rank0_step5.pickle");
+    let output = tidegauge(&[&["inspect", path.to_str().unwrap(), "--json"], arguments].concat());
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let found = json(&output);
+    let found = &found["groups"][0];
+    let groups = found["groups"].as_array().unwrap();
+    let sum: u64 = groups.iter().map(|group| group["allocated"].as_u64().unwrap()).sum();
+    let others = found["others"]["allocated"].as_u64().unwrap();
+    assert_eq!(sum + others, found["levels"]["allocated"].as_u64().unwrap(), "{arguments:?}");
+    groups.clone()
+}
+
+#[test]
+fn whatever_blocks_are_summed_up_by_they_add_up_to_the_level() {
+    for by in ["stack", "file", "module", "pool", "stream", "size"] {
+        for at in ["peak", "end", "0", "4934"] {
+            let found = groups(&["--by", by, "--at", at, "--top", "3"]);
+            assert!(!found.is_empty() && found.len() <= 3);
+            assert!(found.is_sorted_by_key(|group| std::cmp::Reverse(group["allocated"].as_u64())));
+        }
+    }
+    let modules = groups(&["--by", "module"]);
+    assert!(modules.iter().any(|group| group["label"] == "torch.optim.adam"), "{modules:?}");
+    assert_eq!(groups(&["--by", "pool"])[0]["label"], "default");
+}
+
+#[test]
+fn events_are_listed_for_people_and_for_programs() {
+    let path = fixture("oom_plain_2gib.pickle");
+    let path = path.to_str().unwrap();
+    let all = json(&tidegauge(&["inspect", path, "--events", "--json"]));
+    let events = all["events"].as_array().unwrap();
+    assert_eq!(all["n_events"], events.len());
+    assert!(events.iter().enumerate().all(|(at, event)| event["event"] == at));
+    let oom = events.iter().find(|event| event["action"] == "oom").unwrap();
+    assert!(oom["device_free"].is_u64() && oom["address"].is_null());
+
+    let some = json(&tidegauge(&["inspect", path, "--events", "2..5", "--json"]));
+    assert_eq!(some["events"].as_array().unwrap()[..], events[2..5]);
+    let output = tidegauge(&["inspect", path, "--events", "2..", "--top", "3"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    let numbers: Vec<&str> =
+        text.lines().skip(1).map(|line| line.split_whitespace().next().unwrap()).collect();
+    assert_eq!(numbers, ["2", "3", "4"]);
+    assert!(!text.contains('\x1b'), "no colors where nobody sees them");
+}
+
+#[test]
+fn an_earlier_snapshot_of_the_same_process_takes_its_events_out() {
+    let [earlier, later] =
+        ["fsdp1_w2_clear_rank0_step5.pickle", "fsdp1_w2_noclear_rank0_step10.pickle"].map(fixture);
+    let [earlier, later] = [&earlier, &later].map(|path| path.to_str().unwrap());
+    let same = json(&tidegauge(&["inspect", "--json", later, "--since", later]));
+    assert_eq!(same["since"][0]["known_events"], same["devices"][0]["events"], "all of it is known");
+    let other = json(&tidegauge(&["inspect", "--json", later, "--since", earlier]));
+    assert_eq!(other["since"][0]["known_events"], 0);
+    assert_eq!(status(&["inspect", later, "--since", "/nowhere/at/all"]), Some(1));
 }
 
 #[test]
@@ -120,6 +186,9 @@ fn a_command_line_nobody_understands_is_a_usage_error() {
     assert_eq!(status(&["push", "a.pickle", "--outbox", "b"]), Some(64));
     assert_eq!(status(&["push", "--rank", "three", "a.pickle"]), Some(64));
     assert_eq!(status(&["frobnicate"]), Some(64));
+    assert_eq!(status(&["inspect", "--events", "a.pickle"]), Some(64));
+    assert_eq!(status(&["inspect", "a.pickle", "--by", "color"]), Some(64));
+    assert_eq!(status(&["inspect", "a.pickle", "--events", "--at", "end"]), Some(64));
     assert_eq!(status(&["--help"]), Some(0));
     assert_eq!(status(&["--version"]), Some(0));
 }

@@ -247,7 +247,7 @@ fn too_large_an_upload_is_refused_with_the_limit_and_its_flag() {
         assert_eq!((problem.status, problem.kind.as_str()), (413, "too-large"));
         assert_eq!(
             problem.detail,
-            "an upload may be at most 100.0 KiB (102400 bytes) here; raise the server's --max-upload-bytes or \
+            "an upload may be at most 100 KiB (102400 bytes) here; raise the server's --max-upload-bytes or \
              TIDEGAUGE_MAX_UPLOAD_BYTES"
         );
     }
