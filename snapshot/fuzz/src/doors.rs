@@ -141,13 +141,15 @@ fn lives(replay: &Replay, n_states: usize) {
     let mut level = 0;
     for (step, active) in steps.iter().zip(&replay.curves.active) {
         level += step;
-        // Beyond 2^64 the level stays there.
-        if level > i128::from(u64::MAX) || *active == u64::MAX {
+        if level >= BEYOND {
             return;
         }
         assert_eq!(level, i128::from(*active), "what is alive adds up to the level");
     }
 }
+
+/// Levels stop here, and are worth nothing afterwards: 16 EiB is nobody's memory.
+const BEYOND: i128 = u64::MAX as i128;
 
 /// The blocks of a moment lie in their segments without a gap.
 fn moment(replay: &Replay, state: u32) {
@@ -165,6 +167,8 @@ fn moment(replay: &Replay, state: u32) {
 /// A small picture: every pixel shows an allocation, the rest or nothing.
 fn draw(replay: &Replay, palette: &Palette) {
     let index = Index::new(replay);
+    let all: i128 = replay.allocations.size.iter().map(|size| i128::from(*size)).sum();
+    let went_beyond = all >= BEYOND;
     for (from, to, width, height) in [(0, u32::MAX, 64, 32), (1, 3, 7, 5)] {
         let view = View { from, to, width, height, top: None };
         let (raster, bands) = Raster::draw(&index, replay, palette, view);
@@ -173,8 +177,11 @@ fn draw(replay: &Replay, palette: &Palette) {
         assert!(raster.ids.iter().all(|id| *id < n || [ID_OTHER, ID_NONE].contains(id)));
         for (column, state) in bands.states.iter().enumerate() {
             let drawn: u128 = bands.column(column).iter().map(|band| u128::from(band.size)).sum();
-            let active = replay.curves.active[*state as usize];
-            assert!(active == u64::MAX || drawn + u128::from(bands.other[column]) == u128::from(active));
+            let (other, active) = (bands.other[column], replay.curves.active[*state as usize]);
+            assert!(
+                went_beyond || drawn + u128::from(other) == u128::from(active),
+                "state {state}: {drawn} drawn and {other} summed up, of {active}"
+            );
         }
     }
 }
