@@ -88,6 +88,7 @@ impl Bench<'_> {
             workspace::run(Command::new(&self.program).arg("unpack").arg(&file).arg(&plain))?;
             return self.read_file(&plain);
         }
+        self.build_all()?;
         let python = self.simulated(EVENTS, Stacks::Python)?;
         self.read_file(&python)?;
         self.read_file(&self.simulated(EVENTS, Stacks::All)?)?;
@@ -100,13 +101,30 @@ impl Bench<'_> {
         Ok(())
     }
 
+    /// Builds everything first: a machine that has just compiled is slower for a while.
+    fn build_all(&self) -> Result<()> {
+        self.inspect()?;
+        if is_installed("node") {
+            self.site()?;
+        }
+        Ok(())
+    }
+
+    fn inspect(&self) -> Result<PathBuf> {
+        self.workspace.build("tidegauge-cli", "tidegauge", "release")
+    }
+
+    fn site(&self) -> Result<PathBuf> {
+        site::build_site(self.workspace, Build::Shipped)
+    }
+
     /// A file into tables, and on to the pack, beside CPython.
     fn read_file(&self, file: &Path) -> Result<()> {
         let mut race = Race::new(file, self.workspace)?;
         race.enter("CPython's pickle.load", ["python3", "-c", PYTHON], file);
         race.enter("tables", [self.program.as_os_str(), OsStr::new("read")], file);
         race.enter("tables, replay and pack", [self.program.as_os_str(), OsStr::new("prepare")], file);
-        race.run()?.show("× pickle.load", |first, other| first.seconds / other.seconds);
+        race.run()?.show("times as fast", |first, other| first.seconds / other.seconds);
         Ok(())
     }
 
@@ -115,7 +133,7 @@ impl Bench<'_> {
         let mut race = Race::new(file, self.workspace)?;
         race.enter("tables", [self.program.as_os_str(), OsStr::new("read")], file);
         race.enter("replay of the tables", [self.program.as_os_str(), OsStr::new("replay")], file);
-        race.run()?.show("of reading", |first, other| other.seconds / first.seconds);
+        race.run()?.show("times as long", |first, other| other.seconds / first.seconds);
         Ok(())
     }
 
@@ -125,7 +143,7 @@ impl Bench<'_> {
             println!("\nwasm was not measured: node is not installed");
             return Ok(());
         }
-        let site = site::build_site(self.workspace, Build::Shipped)?;
+        let site = self.site()?;
         let script = self.workspace.root.join("tests/wasm/read.bench.mjs");
         let zstd = file.with_extension("pickle.zst");
         if !zstd.is_file() {
@@ -136,7 +154,7 @@ impl Bench<'_> {
             race.enter("open natively", [self.program.as_os_str(), OsStr::new("open")], file);
             race.enter("open in wasm, under Node", [OsStr::new("node"), script.as_os_str()], file);
             race.environment.push(("TIDEGAUGE_TEST_SITE".into(), site.clone().into()));
-            race.run()?.show("× native", |first, other| other.seconds / first.seconds);
+            race.run()?.show("times as long", |first, other| other.seconds / first.seconds);
         }
         Ok(())
     }
@@ -144,7 +162,7 @@ impl Bench<'_> {
     /// What other programs need for a summary of the same file.
     fn peers(&self) -> Result<()> {
         let file = self.simulated(PEER_EVENTS, Stacks::Python)?;
-        let inspect = self.workspace.build("tidegauge-cli", "tidegauge", "release")?;
+        let inspect = self.inspect()?;
         let venv = self.workspace.folder("bench")?.join("peers");
         if let Err(error) = python::make_venv(&venv, &PEERS) {
             println!("\nother programs were not measured: {error:#}");
@@ -170,8 +188,8 @@ impl Bench<'_> {
             "tidegauge inspect",
             &[[vec![inspect.into_os_string()], words(&["inspect", "snapshot.pickle"])].concat()],
         );
-        println!("\n{}", PEERS.join(", "));
-        race.run()?.show("× the first", |first, other| first.seconds / other.seconds);
+        println!("{}", PEERS.join(", "));
+        race.run()?.show("times as fast", |first, other| first.seconds / other.seconds);
         Ok(())
     }
 
@@ -191,7 +209,7 @@ impl Bench<'_> {
                 [self.program.as_os_str(), OsStr::new(work)],
                 &large,
             );
-            race.run()?.show("× the first", |first, other| other.seconds / first.seconds);
+            race.run()?.show("times as long", |first, other| other.seconds / first.seconds);
         }
         Ok(())
     }
@@ -201,7 +219,7 @@ impl Bench<'_> {
             Some(named) => Path::new(named).canonicalize().with_context(|| format!("cannot find {named}"))?,
             None => self.simulated(EVENTS, Stacks::Python)?,
         };
-        let site = site::build_site(self.workspace, Build::Shipped)?;
+        let site = self.site()?;
         let script = self.workspace.root.join("tests/wasm/picture.bench.mjs");
         println!("{}, in wasm under Node, {} cores", self.workspace.shown(&file), cores());
         workspace::run(Command::new("node").arg(script).arg(file).env("TIDEGAUGE_TEST_SITE", site))
