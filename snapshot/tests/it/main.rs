@@ -7,6 +7,8 @@ mod heads;
 mod moments;
 mod rewritten;
 mod together;
+mod story;
+mod traps;
 mod simulated;
 mod hostile;
 mod wrapped;
