@@ -95,6 +95,8 @@ def test_a_committed_snapshot_has_the_levels_that_python_works_out(path):
     snapshot = load(content(path))
     if "skip_actions" in path.name:
         pytest.skip("without its free_requested events nobody can tell allocated from active")
+    if "kineto" in path.parts:
+        pytest.skip("a converted profile knows tensors, not the blocks they lie in")
     assert compare(path, snapshot) > 0
 
 
