@@ -56,6 +56,21 @@ def inspected(snapshot=SNAPSHOT):
     return json.loads(shown.stdout)
 
 
+def listed(value):
+    """A value with lists for tuples, as JSON has it."""
+    if isinstance(value, dict):
+        return {key: listed(value) for key, value in value.items()}
+    return [listed(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+@pytest.mark.parametrize("name", ["streams_2dev_lag40", "pools_graphs_mempool", "oom_expandable_2gib"])
+def test_a_pickle_and_json_have_every_field_of_the_original(exported, name):
+    snapshot = FIXTURES / f"{name}.pickle"
+    original = pickle.loads(snapshot.read_bytes())
+    assert pickle.loads(exported("pickle", snapshot=snapshot).read_bytes()) == original
+    assert json.loads(exported("json", snapshot=snapshot).read_bytes()) == listed(original)
+
+
 def test_events_are_those_of_the_pickle_to_the_last_bit(exported, original):
     table = pyarrow.parquet.read_table(exported("parquet", "events"))
     events = [event for trace in original["device_traces"] for event in trace]

@@ -13,8 +13,8 @@ use clap::{
 };
 use tempfile::NamedTempFile;
 use tidegauge_export::{
-    ExportError, Format, Holds, Moment, Part, Table, arrow, collapsed, csv, parquet, perfetto, pprof,
-    speedscope,
+    ExportError, Format, Holds, Moment, Part, Table, arrow, collapsed, csv, json, parquet, perfetto, pickle,
+    pprof, speedscope,
 };
 use tidegauge_snapshot::words::size;
 
@@ -26,7 +26,7 @@ use crate::{
 
 /// Write a snapshot for other programs
 ///
-/// Parquet, Arrow and CSV hold one table (--table); collapsed, speedscope and pprof show who holds the memory at one
+/// pickle and json are snapshots again. Parquet, Arrow and CSV hold one table (--table); collapsed, speedscope and pprof show who holds the memory at one
 /// moment (--at); perfetto shows levels over time. Exit status: 0 written, 1 not written, 2 no snapshot.
 #[derive(Debug, Args)]
 pub(crate) struct Export {
@@ -61,20 +61,9 @@ pub(crate) struct Export {
     at: Option<Moment>,
 }
 
-/// What this command writes so far.
-const FORMATS: [Format; 7] = [
-    Format::Parquet,
-    Format::Arrow,
-    Format::Csv,
-    Format::Collapsed,
-    Format::Speedscope,
-    Format::Pprof,
-    Format::Perfetto,
-];
-
 fn format_names() -> impl clap::builder::TypedValueParser<Value = Format> {
-    let named = |name: String| FORMATS.into_iter().find(|format| format.name() == name);
-    PossibleValuesParser::new(FORMATS.map(Format::name))
+    let named = |name: String| Format::ALL.into_iter().find(|format| format.name() == name);
+    PossibleValuesParser::new(Format::ALL.map(Format::name))
         .try_map(move |name| named(name).ok_or("no such format"))
 }
 
@@ -212,7 +201,8 @@ impl Export {
             Format::Speedscope => speedscope::write(part, moment, out),
             Format::Pprof => pprof::write(part, moment, out),
             Format::Perfetto => perfetto::write(part, out),
-            Format::Pickle | Format::Json => unreachable!("not among the formats that are offered"),
+            Format::Pickle => pickle::write(part, out),
+            Format::Json => json::write(part, out),
         }
     }
 }

@@ -75,7 +75,9 @@ fn a_file_is_named_after_the_snapshot_and_what_is_in_it() {
 #[test]
 fn standard_output_holds_the_same_bytes_and_nothing_else() {
     let desk = Desk::with(SNAPSHOT);
-    for format in ["parquet", "arrow", "csv", "collapsed", "speedscope", "pprof", "perfetto"] {
+    for format in
+        ["pickle", "json", "parquet", "arrow", "csv", "collapsed", "speedscope", "pprof", "perfetto"]
+    {
         let piped = desk.tidegauge(&["export", SNAPSHOT, "--to", format, "-o", "-"]);
         assert_eq!(status(&piped), Some(0), "{piped:?}");
         assert_eq!(said(&piped), "");
@@ -190,6 +192,24 @@ fn what_is_no_snapshot_is_refused() {
     assert_eq!(status(&desk.tidegauge(&["export", "page.pickle", "--to", "csv"])), Some(2));
     assert_eq!(status(&desk.tidegauge(&["export", "nowhere.pickle", "--to", "csv"])), Some(1));
     assert_eq!(desk.names(), [SNAPSHOT, "page.pickle"]);
+}
+
+#[test]
+fn a_window_is_a_snapshot_of_its_own_with_the_levels_it_had_in_the_whole() {
+    let desk = Desk::with("streams_2dev_lag40.pickle");
+    let window = ["--device", "0", "--from", "100", "--until", "300", "-o", "window.pickle"];
+    let output =
+        desk.tidegauge(&[&["export", "streams_2dev_lag40.pickle", "--to", "pickle"][..], &window].concat());
+    assert_eq!(status(&output), Some(0), "{output:?}");
+    let shown = |file: &str, event: &str| -> serde_json::Value {
+        let output = desk.tidegauge(&["inspect", file, "--json", "--device", "0", "--at", event]);
+        let mut shown: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        shown["groups"][0]["levels"]["state"].take();
+        shown["groups"][0]["levels"].take()
+    };
+    for (event, in_window) in [("100", "0"), ("200", "100"), ("299", "199")] {
+        assert_eq!(shown("streams_2dev_lag40.pickle", event), shown("window.pickle", in_window));
+    }
 }
 
 #[test]

@@ -21,9 +21,8 @@ pub(crate) struct Named {
 /// events: without them in the trace, every range counts.
 pub(crate) fn within(snapshot: &Snapshot, device: &DevicePart<'_>) -> Vec<Named> {
     let time = |event: u32| snapshot.trace.time_us(device.trace_row(event));
-    let is_whole = device.events.start == 0 && device.is_to_the_end();
     let mut ranges = paired(snapshot, device.origins.device.ordinal);
-    if !is_whole
+    if !device.is_whole()
         && !device.events.is_empty()
         && let Some((first, last)) = time(device.events.start).zip(time(device.events.end - 1))
     {

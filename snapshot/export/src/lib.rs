@@ -1,8 +1,9 @@
 //! A snapshot written for other programs: tables, flame graphs and traces.
 //!
 //! A [`Part`] says what of a snapshot is meant: all of it, or a window of one device's trace. Each format then is
-//! a function from a part to an `impl Write`, and streams: beside the tables of the snapshot itself only one
-//! batch of rows, and each text once, are in memory. Addresses stay whole numbers of 64 bits everywhere.
+//! a function from a part to an `impl Write`, which had better be buffered, and streams: beside the tables of the
+//! snapshot itself only one batch of rows, and each text once, are in memory. (A window as a snapshot of its own is
+//! cut out first.) Addresses stay whole numbers of 64 bits everywhere.
 //!
 //! ```
 //! # let pickle: &[u8] = include_bytes!("../../fixtures/oom_plain_2gib.pickle");
@@ -22,6 +23,8 @@ mod memory;
 mod table;
 mod column;
 mod dictionary;
+pub mod pickle;
+pub mod json;
 pub mod parquet;
 pub mod arrow;
 pub mod csv;

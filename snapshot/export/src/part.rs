@@ -1,11 +1,12 @@
 //! What of a snapshot is written: all of it, one device, or a window of its trace.
 
-use std::ops::Range;
+use std::{borrow::Cow, ops::Range};
 
 use tidegauge_snapshot::Snapshot;
 use tidegauge_snapshot::model::Device;
 use tidegauge_snapshot::origins::Origins;
 use tidegauge_snapshot::replay::Replay;
+use tidegauge_snapshot::window::cut;
 
 use crate::ExportError;
 
@@ -55,6 +56,21 @@ impl<'a> Part<'a> {
         }
         Ok(Self { snapshot, devices: vec![DevicePart { events, ..whole }] })
     }
+
+    /// The part as a snapshot of its own: all of it as it is, a window or one of several devices cut out, with memory
+    /// as it stood at the end of the window.
+    pub(crate) fn to_snapshot(&self) -> Cow<'a, Snapshot> {
+        match self.devices.as_slice() {
+            [part]
+                if self.snapshot.devices.len() != 1 || !part.is_whole() || part.origins.device.is_host() =>
+            {
+                let Origins { snapshot, device, replay } = part.origins;
+                let Range { start, end } = part.events;
+                Cow::Owned(cut(snapshot, device, replay, start as usize..end as usize))
+            }
+            _ => Cow::Borrowed(self.snapshot),
+        }
+    }
 }
 
 impl<'a> DevicePart<'a> {
@@ -76,6 +92,11 @@ impl<'a> DevicePart<'a> {
         } else {
             format!("device {}", self.origins.device.ordinal)
         }
+    }
+
+    /// Whether every event is meant.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.events.start == 0 && self.is_to_the_end()
     }
 
     /// Whether the window reaches the end of the trace.

@@ -1,13 +1,20 @@
 //! Events, one line each; or as JSON, written while they are read.
 
 use std::{
+    collections::HashMap,
     io::{self, BufWriter, Write},
     ops::Range,
 };
 
 use anyhow::Result;
 use tidegauge_api::event::event;
-use tidegauge_snapshot::{model::Action, origins::Origins, sites, words::size};
+use tidegauge_snapshot::{
+    Snapshot,
+    model::{Action, StackId},
+    origins::Origins,
+    sites,
+    words::size,
+};
 
 use crate::style::Style;
 
@@ -58,15 +65,16 @@ impl Listing<'_> {
             "event", "action", "size", "address", "allocated", "reserved"
         );
         writeln!(out, "{}", style.bold(&head))?;
+        let mut sites = Sites::default();
         for number in self.events.clone() {
-            if let Some(line) = self.line(number, first_us) {
+            if let Some(line) = self.line(number, first_us, &mut sites) {
                 writeln!(out, "{line}")?;
             }
         }
         Ok(())
     }
 
-    fn line(&self, number: u32, first_us: Option<i64>) -> Option<String> {
+    fn line(&self, number: u32, first_us: Option<i64>, sites: &mut Sites) -> Option<String> {
         let (snapshot, state) = (self.origins.snapshot, number.checked_add(1)?);
         let row = self.origins.event_before(state)?;
         let trace = &snapshot.trace;
@@ -79,8 +87,7 @@ impl Listing<'_> {
             _ => format!("{:#x}", trace.address[row]),
         };
         let levels = self.origins.replay.curves.at(state as usize);
-        let site = sites::site(snapshot, trace.stack[row]);
-        let site = site.map(|site| sites::frame(snapshot, site)).unwrap_or_default();
+        let site = sites.of(snapshot, trace.stack[row]);
         let line = format!(
             "{number:>9}  {time}{:<18} {:>10}  {address:<18} {:>10} {:>10}  {site}",
             snapshot.action_name(trace.action[row]),
@@ -89,6 +96,24 @@ impl Listing<'_> {
             size(levels.reserved),
         );
         Some(one_line(line.trim_end()))
+    }
+}
+
+/// The sites of stacks seen lately, in words. Events come in crowds from the same few stacks.
+#[derive(Default)]
+struct Sites(HashMap<StackId, String>);
+
+impl Sites {
+    /// When so many are known they are forgotten, and found anew.
+    const MOST: usize = 1 << 14;
+
+    fn of(&mut self, snapshot: &Snapshot, stack: StackId) -> &str {
+        if self.0.len() >= Self::MOST {
+            self.0.clear();
+        }
+        self.0.entry(stack).or_insert_with(|| {
+            sites::site(snapshot, stack).map(|site| sites::frame(snapshot, site)).unwrap_or_default()
+        })
     }
 }
 
