@@ -6,13 +6,13 @@
 use std::io::Cursor;
 use std::ops::ControlFlow;
 
-use tidegauge_snapshot::Snapshot;
 use tidegauge_snapshot::findings::findings;
 use tidegauge_snapshot::model::Device;
 use tidegauge_snapshot::pack;
 use tidegauge_snapshot::picture::{ID_NONE, ID_OTHER, Index, Palette, Raster, View};
 use tidegauge_snapshot::read::{self, archive};
 use tidegauge_snapshot::replay::{Replay, fragmentation, replay};
+use tidegauge_snapshot::{Snapshot, window, write};
 
 /// A door by the name of its target.
 pub fn door(target: &str) -> Option<fn(&[u8])> {
@@ -90,12 +90,27 @@ fn snapshots(snapshot: &Snapshot) {
     for replay in &replays {
         draw(replay, &palette);
     }
+    written(snapshot);
+    for (device, replay) in snapshot.devices.iter().zip(&replays) {
+        let n_events = device.events.len();
+        written(&window::cut(snapshot, device, replay, n_events / 3..n_events / 2));
+    }
     let packed = pack::write(snapshot);
     let unpacked = pack::read(&packed).expect("what we wrote can be read");
     // A NaN in a setting is not equal to itself, and is written the same.
     if unpacked != *snapshot {
         assert_eq!(format!("{unpacked:?}"), format!("{snapshot:?}"), "a pack holds the snapshot");
     }
+}
+
+/// What we write can be read, and holds as much.
+fn written(snapshot: &Snapshot) {
+    write::json(snapshot, std::io::sink()).expect("a sink takes everything");
+    let mut pickle = Vec::new();
+    write::pickle(snapshot, &mut pickle).expect("memory takes everything");
+    let again = read::open(&pickle[..]).expect("what we wrote can be read");
+    assert_eq!(again.trace.len(), snapshot.trace.len(), "a pickle holds all events");
+    assert_eq!(again.segments.len(), snapshot.segments.len(), "and all segments");
 }
 
 fn replayed(snapshot: &Snapshot, device: &Device) -> Replay {
