@@ -93,8 +93,6 @@ def check_counts(summary, snapshot, expected):
 @pytest.mark.parametrize("path", SNAPSHOTS, ids=lambda path: path.relative_to(FIXTURES).as_posix())
 def test_a_committed_snapshot_has_the_levels_that_python_works_out(path):
     snapshot = load(content(path))
-    if "skip_actions" in path.name:
-        pytest.skip("without its free_requested events nobody can tell allocated from active")
     if "kineto" in path.parts:
         pytest.skip("a converted profile knows tensors, not the blocks they lie in")
     assert compare(path, snapshot) > 0
