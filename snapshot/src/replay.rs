@@ -281,6 +281,9 @@ pub(crate) fn n_workspace_events(snapshot: &Snapshot, device: &Device) -> usize 
     TRIPLE.len() * actions.chunks(TRIPLE.len()).take_while(|chunk| *chunk == TRIPLE).count()
 }
 
+/// Events that are replayed in one go.
+const BURST: usize = 4096;
+
 /// Bytes that a block of the head was larger than assumed, in the states before `until`.
 struct Correction {
     bytes: u64,
@@ -335,12 +338,11 @@ impl<'a, W: Watch> Replayer<'a, W> {
         self.allocations.reserve(self.device.events.len() / 3);
         self.curves.push(self.now);
         self.heap.watch.state();
-        for (state, event) in (1..).zip(self.device.events.clone()) {
-            if event >= self.first_event {
-                self.step(event, state);
-            }
-            self.curves.push(self.now);
-            self.heap.watch.state();
+        let mut begin = self.device.events.start;
+        while begin < self.device.events.end {
+            let end = self.device.events.end.min(begin + BURST);
+            self.burst(begin..end);
+            begin = end;
         }
         self.compare_with_segments();
         self.correct_head();
@@ -359,6 +361,19 @@ impl<'a, W: Watch> Replayer<'a, W> {
             skipped: self.skipped,
         };
         (replay, self.heap.watch)
+    }
+
+    /// Some thousand events. A browser runs wasm slowly at first and changes to the quick code only when a function is
+    /// entered anew, never in the middle of a loop.
+    #[inline(never)]
+    fn burst(&mut self, events: std::ops::Range<usize>) {
+        for event in events {
+            if event >= self.first_event {
+                self.step(event, (event - self.device.events.start) as u32 + 1);
+            }
+            self.curves.push(self.now);
+            self.heap.watch.state();
+        }
     }
 
     /// Puts what stood before the first event into the heap.

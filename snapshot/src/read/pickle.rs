@@ -237,6 +237,19 @@ impl<R: Read> Machine<R> {
 
     fn run(&mut self) -> Result<Val, ReadError> {
         loop {
+            if let Some(top) = self.burst()? {
+                return Ok(top);
+            }
+        }
+    }
+
+    /// Some thousand opcodes; gives what is on top at the end of the pickle.
+    ///
+    /// A loop of its own for every call: a browser runs wasm slowly at first and changes to the quick code only when
+    /// a function is entered anew, never in the middle of a loop.
+    #[inline(never)]
+    fn burst(&mut self) -> Result<Option<Val>, ReadError> {
+        for _ in 0..BURST {
             let at = self.source.offset();
             let op = self.source.byte("the next opcode")?;
             match op {
@@ -364,12 +377,13 @@ impl<R: Read> Machine<R> {
                     let from = self.pop_mark(at)?;
                     self.stack.truncate(from);
                 }
-                b'.' => return self.pop(at),
+                b'.' => return self.pop(at).map(Some),
                 b'I' | b'L' | b'F' | b'S' | b'V' | b'g' | b'p' => self.line(op, at)?,
                 _ => return Err(refusal(op, at)),
             }
             self.check_waiting(at)?;
         }
+        Ok(None)
     }
 
     /// A byte can ask for many bytes of memory. What real files ask for is far below these bounds, and together they
@@ -404,8 +418,9 @@ impl<R: Read> Machine<R> {
             b'I' if text == "00" || text == "01" => self.push(Kind::Bool(text == "01")),
             b'I' | b'L' => {
                 let digits = text.trim_end_matches('L');
-                let number = digits.parse::<i128>().ok();
-                self.integer(number.ok_or_else(|| self.damaged(at, "a number is not written as one"))?);
+                self.integer(
+                    decimal(digits).ok_or_else(|| self.damaged(at, "a number is not written as one"))?,
+                );
             }
             b'F' => {
                 let number =
@@ -727,6 +742,9 @@ const FREE_OBJECT_BYTES: u64 = 16 << 20;
 /// What a container takes besides its values: its own row, and the allocator's overhead for its values.
 const OBJECT_BYTES: u64 = (size_of::<Object>() + 16) as u64;
 
+/// Opcodes that are run in one go.
+const BURST: usize = 4096;
+
 /// Python's picklers fill containers in parts of this many.
 const BATCH: usize = 1000;
 
@@ -739,6 +757,18 @@ fn signed_little_endian(bytes: &[u8]) -> i128 {
     let mut number = [if is_negative { 0xff } else { 0 }; 16];
     number[..bytes.len()].copy_from_slice(bytes);
     i128::from_le_bytes(number)
+}
+
+/// A number as digits; beyond the range of an `i128` it is cut to it, as the binary forms are.
+fn decimal(digits: &str) -> Option<i128> {
+    digits.parse::<i128>().map_or_else(
+        |error| match error.kind() {
+            std::num::IntErrorKind::PosOverflow => Some(i128::MAX),
+            std::num::IntErrorKind::NegOverflow => Some(i128::MIN),
+            _ => None,
+        },
+        Some,
+    )
 }
 
 /// A text as Python 2 quotes it.

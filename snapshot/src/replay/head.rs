@@ -60,8 +60,11 @@ impl Head {
     pub(super) fn before(snapshot: &Snapshot, device: &Device, first_event: usize, skipped: Skipped) -> Self {
         let mut walk = Walk::default();
         walk.begin_at_segments(snapshot, device);
-        for event in (first_event..device.events.end).rev() {
-            walk.step_back(snapshot, event, skipped);
+        let mut end = device.events.end;
+        while end > first_event {
+            let begin = first_event.max(end.saturating_sub(super::BURST));
+            walk.burst(snapshot, begin..end, skipped);
+            end = begin;
         }
         let mut head = walk.finish();
         let stated = window::stated_head_sizes(snapshot, device);
@@ -120,6 +123,13 @@ impl Walk {
 
     fn mapped(&mut self, stream: u32) -> &mut Mapped {
         self.mapped.entry(stream).or_default()
+    }
+
+    #[inline(never)]
+    fn burst(&mut self, snapshot: &Snapshot, events: std::ops::Range<usize>, skipped: Skipped) {
+        for event in events.rev() {
+            self.step_back(snapshot, event, skipped);
+        }
     }
 
     fn step_back(&mut self, snapshot: &Snapshot, event: usize, skipped: Skipped) {

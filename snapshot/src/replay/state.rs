@@ -63,9 +63,10 @@ impl Replay {
         alive.sort_unstable_by_key(|row| allocations.address[*row as usize]);
         let mut alive = alive.into_iter().peekable();
         let mut found = StateAt { state, segments: Vec::new(), blocks: Vec::new(), strays: Vec::new() };
-        for mut segment in segments_at(&self.reservations, state) {
+        let mut segments = segments_at(&self.reservations, state).into_iter().peekable();
+        while let Some(mut segment) = segments.next() {
             let first = found.blocks.len();
-            let end = segment.address.saturating_add(segment.size);
+            let mut end = segment.address.saturating_add(segment.size);
             let mut at = segment.address;
             while let Some(row) = alive.next_if(|row| allocations.address[*row as usize] < end) {
                 let address = allocations.address[row as usize];
@@ -76,7 +77,15 @@ impl Replay {
                 if address > at {
                     found.blocks.push(free(at, address));
                 }
-                let size = allocations.size[row as usize].min(end - address);
+                let size = allocations.size[row as usize];
+                // A block that reaches into the next piece shows that they are one.
+                while address.saturating_add(size) > end
+                    && let Some(next) = segments.next_if(|next| next.address == end)
+                {
+                    segment.size = segment.size.saturating_add(next.size);
+                    end = segment.address.saturating_add(segment.size);
+                }
+                let size = size.min(end - address);
                 let is_pending = allocations.free_requested[row as usize] <= state;
                 let doing = if is_pending { BlockState::PendingFree } else { BlockState::Allocated };
                 found.blocks.push(BlockAt { address, size, state: doing, allocation: Some(row) });
