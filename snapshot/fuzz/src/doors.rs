@@ -83,9 +83,7 @@ pub fn packs(bytes: &[u8]) {
 /// What holds of every snapshot that opened, whoever wrote it.
 fn snapshots(snapshot: &Snapshot) {
     let replays: Vec<Replay> = snapshot.devices.iter().map(|device| replayed(snapshot, device)).collect();
-    for finding in snapshot.findings.iter().chain(&findings(snapshot, &replays)) {
-        assert!(!finding.message.is_empty());
-    }
+    assert!(findings(snapshot, &replays).iter().all(|finding| !finding.message.is_empty()));
     let palette = Palette::new(snapshot);
     for replay in &replays {
         draw(replay, &palette);
