@@ -30,6 +30,7 @@ pub fn file(bytes: &[u8]) {
     match read::open_file(Cursor::new(bytes)) {
         Ok(snapshot) => {
             assert!(recognized.is_ok(), "it opens and is not recognized: {recognized:?}");
+            assert!(snapshot.findings.iter().all(|finding| !finding.message.is_empty()));
             snapshots(&snapshot);
         }
         Err(error) => assert!(!error.to_string().is_empty() && !error.code().is_empty()),
@@ -83,7 +84,7 @@ pub fn packs(bytes: &[u8]) {
 /// What holds of every snapshot that opened, whoever wrote it.
 fn snapshots(snapshot: &Snapshot) {
     let replays: Vec<Replay> = snapshot.devices.iter().map(|device| replayed(snapshot, device)).collect();
-    assert!(findings(snapshot, &replays).iter().all(|finding| !finding.message.is_empty()));
+    drop(findings(snapshot, &replays));
     let palette = Palette::new(snapshot);
     for replay in &replays {
         draw(replay, &palette);
