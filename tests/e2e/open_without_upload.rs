@@ -52,6 +52,7 @@ async fn a_dropped_file_is_drawn_and_nothing_of_it_reaches_the_server() {
 async fn a_dropped_file_is_drawn_with_the_server_gone() {
     let mut server = Server::start();
     let browser = Browser::open(server.address()).await;
+    browser.read("Tidegauge").await;
     browser.drop_files(&[&fixture("oom_plain_2gib.pickle")]).await;
     is_drawn(&browser, "oom_plain_2gib").await;
 
@@ -64,6 +65,7 @@ async fn a_dropped_file_is_drawn_with_the_server_gone() {
 async fn of_an_archive_of_several_one_is_chosen() {
     let server = Server::start();
     let browser = Browser::open(server.address()).await;
+    browser.read("Tidegauge").await;
     browser.drop_files(&[&fixture("wrapped/run.zip")]).await;
     browser.read("This archive holds 3 snapshots").await;
     browser.screenshot("archive").await;
