@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use tidegauge_snapshot::Snapshot;
+use tidegauge_snapshot::findings::{Known, findings_knowing};
 use tidegauge_snapshot::model::Device;
 use tidegauge_snapshot::replay::{self, Replay};
 
@@ -20,6 +21,9 @@ pub struct Inspection {
     pub producer: String,
     /// Devices with segments or events.
     pub devices: Vec<DeviceInspection>,
+    /// Pinned host memory, where its history or its segments are in the file; its `device` means nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<DeviceInspection>,
     /// Entries of `external_annotations`.
     pub annotations: u64,
     /// Odd things that did not stop the reading.
@@ -116,7 +120,18 @@ pub fn inspect(snapshot: &Snapshot, file: &str, bytes: u64) -> Inspection {
 
 /// The summary, when the devices have been replayed already, in the order of [`Snapshot::devices`].
 pub fn inspect_replayed(snapshot: &Snapshot, replays: &[Replay], file: &str, bytes: u64) -> Inspection {
-    let findings = tidegauge_snapshot::findings::findings(snapshot, replays);
+    inspect_knowing(snapshot, replays, file, bytes, &Known::default())
+}
+
+/// The same, with what whoever took the snapshot wrote down beside it ([`crate::Sidecar::known`]).
+pub fn inspect_knowing(
+    snapshot: &Snapshot,
+    replays: &[Replay],
+    file: &str,
+    bytes: u64,
+    known: &Known,
+) -> Inspection {
+    let findings = findings_knowing(snapshot, replays, known);
     Inspection {
         file: file.to_owned(),
         bytes,
@@ -128,6 +143,10 @@ pub fn inspect_replayed(snapshot: &Snapshot, replays: &[Replay], file: &str, byt
             .zip(replays)
             .map(|(device, replay)| inspect_device(snapshot, device, replay))
             .collect(),
+        host: snapshot
+            .host
+            .as_ref()
+            .map(|host| inspect_device(snapshot, host, &replay::replay(snapshot, host))),
         annotations: snapshot.annotations.len() as u64,
         findings: findings
             .into_iter()

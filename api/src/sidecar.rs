@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use tidegauge_snapshot::findings::Known;
 
 use crate::Place;
 
@@ -71,4 +72,17 @@ pub struct Sidecar {
     /// Fields this version does not know.
     #[serde(flatten)]
     pub more: BTreeMap<String, Value>,
+}
+
+impl Sidecar {
+    /// What it knows that the snapshot does not tell.
+    pub fn known(&self) -> Known {
+        let device_bytes = self.mem_get_info.iter();
+        Known {
+            device_bytes: device_bytes
+                .filter_map(|(device, info)| Some((device.parse().ok()?, info[1])))
+                .collect(),
+            max_entries: self.recording.as_ref().and_then(|recording| recording.get("max_entries")?.as_u64()),
+        }
+    }
 }

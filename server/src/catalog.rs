@@ -2,6 +2,7 @@
 
 mod sqlite;
 
+use tidegauge_api::Sidecar;
 use tidegauge_api::snapshot::SnapshotDetails;
 
 use crate::place::Said;
@@ -43,4 +44,5 @@ pub(crate) struct ToRead {
     pub(crate) digest: Digest,
     pub(crate) bytes: u64,
     pub(crate) file_name: String,
+    pub(crate) sidecar: Option<Sidecar>,
 }

@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use axum::http::StatusCode;
-use tidegauge_api::{Inspection, inspection};
+use tidegauge_api::{Inspection, Sidecar, inspection};
+use tidegauge_snapshot::replay::replay;
 use tidegauge_snapshot::{Snapshot, pack, read};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinSet;
@@ -89,7 +90,11 @@ async fn read_and_pack(app: &Arc<App>, next: ToRead) -> Result<Inspection, Strin
     let app = Arc::clone(app);
     let reading = tokio::task::spawn_blocking(move || {
         let snapshot = open(&app.store, &next.digest)?;
-        let inspection = inspection::inspect(&snapshot, &next.file_name, next.bytes);
+        let replays: Vec<_> = snapshot.devices.iter().map(|device| replay(&snapshot, device)).collect();
+        let known = next.sidecar.as_ref().map(Sidecar::known).unwrap_or_default();
+        let inspection =
+            inspection::inspect_knowing(&snapshot, &replays, &next.file_name, next.bytes, &known);
+        drop(replays);
         // A pack can be made again when somebody asks for it.
         if let Err(error) = write_pack(&app, &next.digest, &snapshot) {
             tracing::warn!(snapshot.id = next.id, "cannot keep a pack: {error}");

@@ -171,7 +171,7 @@ impl Catalog {
         let next = sqlx::query(
             "UPDATE snapshots SET state = 'reading', n_reads = n_reads + 1
              WHERE arrival = (SELECT MIN(arrival) FROM snapshots WHERE state = 'received')
-             RETURNING id, run_id, digest, bytes, file_name",
+             RETURNING id, run_id, digest, bytes, file_name, sidecar",
         )
         .fetch_optional(&mut *tx)
         .await?;
@@ -183,6 +183,10 @@ impl Catalog {
             digest: Digest::from_catalog(next.try_get("digest")?),
             bytes: known(next.try_get("bytes")?).unwrap_or_default(),
             file_name: next.try_get("file_name")?,
+            // It was read when the snapshot came; one that cannot be read any more must not hold up the snapshot.
+            sidecar: next
+                .try_get::<Option<String>, _>("sidecar")?
+                .and_then(|text| serde_json::from_str(&text).ok()),
         }))
     }
 

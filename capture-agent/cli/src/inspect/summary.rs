@@ -13,7 +13,7 @@ use super::groups::{self, device_name, moment, one_line};
 
 /// The page.
 pub(super) fn page(inspected: &Inspected, style: Style) -> String {
-    let Inspection { file, bytes, wrapping, producer, devices, annotations, findings } =
+    let Inspection { file, bytes, wrapping, producer, devices, host, annotations, findings } =
         &inspected.inspection;
     let wrapping = wrapping.iter().rev().map(String::as_str).collect::<Vec<_>>().join(" in ");
     let mut lines =
@@ -30,7 +30,8 @@ pub(super) fn page(inspected: &Inspected, style: Style) -> String {
                 .flat_map(|top| top_lines(top, style)),
         );
     }
-    if devices.is_empty() {
+    lines.extend(host.iter().flat_map(|host| device_lines(host, style)));
+    if devices.is_empty() && host.is_none() {
         lines.extend([String::new(), "no segments and no events".to_owned()]);
     }
     if *annotations > 0 {
@@ -135,6 +136,7 @@ mod tests {
                 peak_event: Some(1234),
                 preexisting_blocks: 2,
             }],
+            host: None,
             annotations: 1,
             findings: vec![Finding { code: "x".to_owned(), count: 12, message: "odd, but fine".to_owned() }],
         };
