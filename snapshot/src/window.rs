@@ -40,6 +40,12 @@ pub fn cut(snapshot: &Snapshot, device: &Device, replayed: &Replay, events: Rang
     let is_kept =
         |name: &&String| !name.starts_with("host_") && snapshot.rest.iter().all(|(rest, _)| rest != *name);
     part.top = snapshot.top.iter().filter(is_kept).cloned().collect();
+    // A trace alone gets the segments that stood at its end.
+    for name in ["segments", "device_traces"] {
+        if !part.top.is_empty() && part.top.iter().all(|found| found != name) {
+            part.top.push(name.to_owned());
+        }
+    }
     let kept =
         snapshot.kept.iter().filter(|kept| kept.of == KeptOf::Event && rows.contains(&(kept.row as usize)));
     part.kept = kept.map(|kept| Kept { row: kept.row - rows.start as u32, ..kept.clone() }).collect();

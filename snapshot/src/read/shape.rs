@@ -60,6 +60,8 @@ enum Field {
     Name,
     Filename,
     Line,
+    /// Of a frame, since torch 2.10 with `augment_with_fx_traces`.
+    Fx,
     AllocatedSize,
     ActiveSize,
     RequestedSize,
@@ -732,6 +734,9 @@ fn field(target: Target, name: &[u8]) -> Field {
         (Target::Row(Row::Annotation) | Target::Frame, b"name") => Field::Name,
         (Target::Frame, b"filename") => Field::Filename,
         (Target::Frame, b"line") => Field::Line,
+        (Target::Frame, b"fx_node_op" | b"fx_node_name" | b"fx_node_target" | b"fx_original_trace") => {
+            Field::Fx
+        }
         _ => Field::Unknown,
     }
 }

@@ -11,6 +11,7 @@ mod story;
 mod traps;
 mod simulated;
 mod hostile;
+mod versions;
 mod wrapped;
 mod odd;
 mod memory;
