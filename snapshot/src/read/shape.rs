@@ -266,7 +266,10 @@ impl Builder {
             })
             .collect();
         let has = |name: &[u8]| names.contains(&name);
-        let target = if has(b"action") && has(b"size") {
+        let target = if has(b"segments") || has(b"device_traces") {
+            // The top of a snapshot, whatever else is in it.
+            Target::Other
+        } else if has(b"action") && has(b"size") {
             Target::Row(Row::Event)
         } else if has(b"blocks") && has(b"total_size") {
             Target::Row(Row::Segment)

@@ -37,7 +37,7 @@ impl Watch for Seen {
     fn added(&mut self, size: u64, is_split: bool) {
         *self.free.entry(size).or_default() += 1;
         if is_split {
-            self.split += size;
+            self.split = self.split.saturating_add(size);
         }
     }
 
