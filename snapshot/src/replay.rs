@@ -391,7 +391,8 @@ impl<'a, W: Watch> Replayer<'a, W> {
             let mut last = NONE;
             let mut at = start;
             while let Some(block) = blocks.next_if(|block| block.address < end) {
-                if block.address < at {
+                // One that overlaps another, or takes nothing: the file contradicts itself.
+                if block.address < at || block.size == Some(0) {
                     strays.push(block);
                     continue;
                 }

@@ -65,13 +65,14 @@ struct Rule {
     broken: fn(&Workspace) -> Result<Vec<String>>,
 }
 
-const RULES: [Rule; 6] = [
+const RULES: [Rule; 7] = [
     Rule { name: "crates know only whom they may", broken: strangers },
     Rule { name: "forbidden dependencies stay out", broken: forbidden },
     Rule { name: "every package follows the workspace's lints", broken: lawless },
     Rule { name: "every module says what it is", broken: silent_modules },
     Rule { name: "links in Markdown lead somewhere", broken: dead_links },
     Rule { name: "no path of this machine is written down", broken: machine_paths },
+    Rule { name: "the tests that docs/formats.md names exist", broken: missing_proofs },
 ];
 
 /// The chore.
@@ -91,6 +92,27 @@ pub(crate) fn tally(workspace: &Workspace) -> Result<Tally> {
         tally = tally.and(Tally::of(broken));
     }
     Ok(tally)
+}
+
+/// Names like `traps::t01_something` in the table of formats are functions in the reader's tests.
+fn missing_proofs(workspace: &Workspace) -> Result<Vec<String>> {
+    let document = fs::read_to_string(workspace.root.join("docs/formats.md"))?;
+    let mut problems = Vec::new();
+    let mut n_named = 0;
+    for name in document.split('`').skip(1).step_by(2) {
+        let Some((module, test)) = name.split_once("::") else { continue };
+        n_named += 1;
+        let file = workspace.root.join("snapshot/tests/it").join(format!("{module}.rs"));
+        let is_there =
+            fs::read_to_string(&file).is_ok_and(|source| source.contains(&format!("fn {test}()")));
+        if !is_there && !test.ends_with('…') {
+            problems.push(format!("docs/formats.md names {name}, and there is no such test"));
+        }
+    }
+    if n_named == 0 {
+        problems.push("docs/formats.md names no test at all".to_owned());
+    }
+    Ok(problems)
 }
 
 fn strangers(workspace: &Workspace) -> Result<Vec<String>> {

@@ -12,6 +12,9 @@ use crate::picture::Palette;
 /// Events per chunk of a column: large enough to compress well, small enough to fetch alone.
 const ROWS: usize = 262_144;
 
+/// As when reading: larger sizes are no sizes.
+const MAX_SIZE: u64 = 1 << 60;
+
 /// Settings nest two deep.
 const MAX_DEPTH: u32 = 16;
 
@@ -197,7 +200,11 @@ pub(super) fn check(snapshot: &Snapshot) -> Result<(), PackError> {
             && device.segments.start <= device.segments.end
             && device.segments.end <= snapshot.segments.len()
     });
-    if columns.iter().all(|len| *len == n) && are_blocks_inside && are_devices_inside {
+    // The reader lets no larger size in: sums of them stay numbers.
+    let columns_of_sizes =
+        [&trace.size, &snapshot.segments.total_size, &snapshot.blocks.size, &snapshot.blocks.requested];
+    let are_sizes_possible = columns_of_sizes.into_iter().flatten().all(|size| *size <= MAX_SIZE);
+    if columns.iter().all(|len| *len == n) && are_blocks_inside && are_devices_inside && are_sizes_possible {
         Ok(())
     } else {
         Err(PackError::new("the tables of the pack do not fit together; build it again"))

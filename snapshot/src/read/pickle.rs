@@ -49,6 +49,8 @@ const PAYLOAD: u64 = (1 << 60) - 1;
 impl Val {
     pub(crate) const NONE: Self = Self(0);
     const TAG_FRAME: u64 = 6;
+    /// What fills the memo where nothing was stored.
+    const UNSET: Self = Self(15 << 60);
 
     #[inline]
     fn tagged(tag: u64, payload: u64) -> Self {
@@ -485,11 +487,11 @@ impl<R: Read> Machine<R> {
     #[inline]
     fn recall(&mut self, slot: u32, at: u64) -> Result<(), ReadError> {
         match self.memo.get(slot as usize) {
-            Some(val) => {
+            Some(val) if *val != Val::UNSET => {
                 self.stack.push(*val);
                 Ok(())
             }
-            None => Err(self.damaged(at, "a value is recalled that was never stored")),
+            _ => Err(self.damaged(at, "a value is recalled that was never stored")),
         }
     }
 
@@ -517,7 +519,7 @@ impl<R: Read> Machine<R> {
         } else if (slot as u64) <= at / 2 {
             // Each value stored so far took at least two bytes, so a larger number is none of a pickler's.
             if slot > self.memo.len() {
-                self.memo.resize(slot + 1, Val::NONE);
+                self.memo.resize(slot + 1, Val::UNSET);
             }
             self.memo[slot] = val;
         } else {

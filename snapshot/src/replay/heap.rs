@@ -150,7 +150,7 @@ impl<W: Watch> Heap<W> {
             self.unwatch(last);
         }
         let at = self.add(node);
-        if last != NONE {
+        if self.nodes[at as usize].before != NONE {
             self.nodes[last as usize].after = at;
             self.watch(last);
         }
@@ -394,13 +394,20 @@ impl<W: Watch> Heap<W> {
             order.insert(node.start, at);
         }
         if let Some(old) = old {
-            self.replaced(old);
+            self.replaced(old, at);
         }
         at
     }
 
+    /// Lets go of a block whose place another has taken. The new one may have been told that it is a neighbor.
     #[cold]
-    fn replaced(&mut self, old: u32) {
+    fn replaced(&mut self, old: u32, new: u32) {
+        let node = &mut self.nodes[new as usize];
+        for neighbor in [&mut node.before, &mut node.after] {
+            if *neighbor == old {
+                *neighbor = NONE;
+            }
+        }
         self.unwatch(old);
         self.detach_quietly(old);
         if self.nodes[old as usize].row != NONE {
@@ -424,7 +431,7 @@ impl<W: Watch> Heap<W> {
         let Node { start, end, before, after, row, place } = self.nodes[node as usize];
         if row == NONE {
             let has_neighbor = before != NONE || after != NONE;
-            self.watch.added(end - start, has_neighbor && !place.is_expandable());
+            self.watch.added(end.saturating_sub(start), has_neighbor && !place.is_expandable());
         }
     }
 
@@ -433,7 +440,7 @@ impl<W: Watch> Heap<W> {
         let Node { start, end, before, after, row, place } = self.nodes[node as usize];
         if row == NONE {
             let has_neighbor = before != NONE || after != NONE;
-            self.watch.removed(end - start, has_neighbor && !place.is_expandable());
+            self.watch.removed(end.saturating_sub(start), has_neighbor && !place.is_expandable());
         }
     }
 }

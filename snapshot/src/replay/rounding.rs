@@ -65,7 +65,7 @@ impl Rounding {
     /// Bytes of the block for a request (`round_size`).
     pub(super) fn round(&self, requested: u64) -> u64 {
         if self.is_exact {
-            return requested;
+            return requested.max(1);
         }
         let size = requested.saturating_add(self.padding);
         if size < MIN_BLOCK {

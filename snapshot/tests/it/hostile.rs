@@ -223,3 +223,10 @@ fn what_the_cpp_pickler_writes_reads_like_what_python_writes() {
     assert_eq!(cpp.segments.address, python.segments.address);
     assert_eq!(cpp.blocks.size, python.blocks.size);
 }
+
+#[test]
+fn a_value_that_was_never_stored_is_not_recalled_even_between_others() {
+    // Memo numbers 0 to 19, and 25; what lies between was never stored.
+    let error = refused(&[b"\x80\x04", &b"N\x94".repeat(20)[..], b"NNNNNNNNNNq\x19h\x16."].concat());
+    assert!(error.to_string().contains("never stored"), "{error}");
+}

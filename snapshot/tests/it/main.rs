@@ -4,6 +4,7 @@
 
 mod exact;
 mod heads;
+mod host;
 mod moments;
 mod rewritten;
 mod together;
