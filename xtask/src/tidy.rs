@@ -103,8 +103,7 @@ fn missing_proofs(workspace: &Workspace) -> Result<Vec<String>> {
         let Some((module, test)) = name.split_once("::") else { continue };
         n_named += 1;
         let file = workspace.root.join("snapshot/tests/it").join(format!("{module}.rs"));
-        let is_there =
-            fs::read_to_string(&file).is_ok_and(|source| source.contains(&format!("fn {test}()")));
+        let is_there = fs::read_to_string(&file).is_ok_and(|source| source.contains(&format!("fn {test}()")));
         if !is_there && !test.ends_with('…') {
             problems.push(format!("docs/formats.md names {name}, and there is no such test"));
         }
