@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use crate::Snapshot;
-use crate::model::{Action, BlockState, Device, Finding, StackId, Value};
+use crate::annotations::paired;
+use crate::model::{Action, Annotation, BlockState, Device, Finding, StackId, Value};
 use crate::replay::{FreeSites, Replay, n_workspace_events};
 use crate::words::{count, counted, size};
 
@@ -56,19 +57,12 @@ fn times(n: u64) -> String {
 
 /// Ends without a beginning, beginnings without an end, and what torch 2.5 to 2.7 write several times over.
 fn of_annotations(snapshot: &Snapshot, all: &mut Vec<Finding>) {
-    let mut open: BTreeMap<_, u64> = BTreeMap::new();
-    let (mut n_ends, mut n_repeated) = (0, 0);
-    let mut last = None;
-    for annotation in &snapshot.annotations {
-        let n_open = open.entry((annotation.device, annotation.name)).or_default();
-        match (annotation.is_start, *n_open) {
-            (true, _) => *n_open += 1,
-            (false, 0) => n_ends += 1,
-            (false, _) => *n_open -= 1,
-        }
-        let whole = (annotation.is_start, annotation.name, annotation.device, annotation.time_us);
-        n_repeated += u64::from(last.replace(whole) == Some(whole));
-    }
+    let ranges = paired(snapshot);
+    let n_ends = ranges.iter().filter(|range| range.start_us.is_none()).count() as u64;
+    let n_starts = ranges.iter().filter(|range| range.end_us.is_none()).count() as u64;
+    let whole = |at: &Annotation| (at.is_start, at.name, at.device, at.time_us);
+    let repeats = |pair: &&[Annotation]| whole(&pair[0]) == whole(&pair[1]);
+    let n_repeated = snapshot.annotations.windows(2).filter(repeats).count() as u64;
     if n_ends > 0 {
         let message = format!(
             "{} ended without having begun: recording was switched on inside of them, or their ring was full",
@@ -76,7 +70,6 @@ fn of_annotations(snapshot: &Snapshot, all: &mut Vec<Finding>) {
         );
         all.push(finding("annotation-without-start", n_ends, message));
     }
-    let n_starts: u64 = open.values().sum();
     if n_starts > 0 {
         let message =
             format!("{} had not ended when the snapshot was taken", counted(n_starts, "annotation"));

@@ -21,6 +21,7 @@ pub mod model;
 pub mod read;
 pub mod replay;
 pub mod overlap;
+pub mod annotations;
 pub mod window;
 pub mod findings;
 pub mod picture;

@@ -5,13 +5,9 @@
 
 use std::io::{self, Write};
 
-use tidegauge_snapshot::{model::Action, replay::Levels, sites};
+use tidegauge_snapshot::{annotations::Named, model::Action, replay::Levels, sites};
 
-use crate::{
-    DevicePart, ExportError, Part,
-    annotations::{self, Named},
-    protobuf::Message,
-};
+use crate::{DevicePart, ExportError, Part, annotations, protobuf::Message};
 
 /// Field of `Trace`.
 const PACKET: u32 = 1;

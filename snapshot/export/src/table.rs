@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use tidegauge_snapshot::Snapshot;
+use tidegauge_snapshot::annotations::Named;
 use tidegauge_snapshot::model::{Action, BlockState, Extra, StackId, StrId};
 use tidegauge_snapshot::replay::NEVER;
 use tidegauge_snapshot::{sites, words};
@@ -346,7 +347,7 @@ fn frames<'a>(snapshot: &'a Snapshot) -> Result<Rows<'a>, ExportError> {
 
 fn annotations<'a>(part: &'a Part<'a>) -> Result<Rows<'a>, ExportError> {
     let snapshot = part.snapshot;
-    let ranges: Vec<Vec<annotations::Named>> =
+    let ranges: Vec<Vec<Named>> =
         part.devices.iter().map(|device| annotations::within(snapshot, device)).collect();
     let names = strings(snapshot, "name", ranges.iter().flatten().map(|range| range.name))?;
     let sections = ranges.iter().map(|ranges| Section::range(0..ranges.len())).collect();
