@@ -95,6 +95,8 @@ def test_a_committed_snapshot_has_the_levels_that_python_works_out(path):
     snapshot = load(content(path))
     if "kineto" in path.parts:
         pytest.skip("a converted profile knows tensors, not the blocks they lie in")
+    if "skip_actions" in path.name:
+        pytest.skip("the recorder left out events that this replay goes by")
     assert compare(path, snapshot) > 0
 
 
