@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a test fails by it, with a message")]
 
+mod cases;
 mod exact;
 mod heads;
 mod host;
