@@ -157,6 +157,17 @@ fn of_device(snapshot: &Snapshot, device: &Device, replay: &Replay, known: &Know
         );
         all.push(finding("empty-stack", n_empty, message));
     }
+    let of_action =
+        |action| device.events.clone().filter(|event| trace.action[*event] == action).count() as u64;
+    let n_marks = of_action(Action::USER_DEFINED);
+    if n_marks > 0 {
+        let message = format!(
+            "{}{on} of the action user_defined were written by a profiler in nightly builds of 2024, not by the allocator; \
+             later releases write annotations instead",
+            counted(n_marks, "event")
+        );
+        all.push(finding("other-recorder", n_marks, message));
+    }
     if FreeSites::new(snapshot, device, replay).repeat_allocs() {
         let message = format!(
             "where memory was freed is not recorded{on}: each free carries the stack of its allocation \
@@ -164,7 +175,7 @@ fn of_device(snapshot: &Snapshot, device: &Device, replay: &Replay, known: &Know
         );
         all.push(finding("no-free-sites", 1, message));
     }
-    let n_oom = device.events.clone().filter(|event| trace.action[*event] == Action::OOM).count() as u64;
+    let n_oom = of_action(Action::OOM);
     if n_oom > 0 {
         let event = device.events.clone().rfind(|event| trace.action[*event] == Action::OOM).unwrap_or(0);
         let message = format!(

@@ -452,6 +452,7 @@ fn t31_marks_and_unknown_actions_leave_the_totals_alone() {
     assert_eq!(replay.peak.active, KIB);
     assert_eq!(replay.doubts, Doubts::default());
     assert_eq!(snapshot.findings[0].code, "unknown-action");
+    assert!(codes(&snapshot).contains(&"other-recorder".to_owned()));
 }
 
 #[test]
