@@ -259,10 +259,12 @@ impl<R: Read> Machine<R> {
                 b'h' => {
                     let slot = u32::from(self.source.byte("a memo number")?);
                     self.recall(slot, at)?;
+                    self.recall_more();
                 }
                 b'j' => {
                     let slot = u32::from_le_bytes(self.source.array("a memo number")?);
                     self.recall(slot, at)?;
+                    self.recall_more();
                 }
                 0x94 => self.memoize(self.memo.len(), at)?,
                 b'q' => {
@@ -383,8 +385,9 @@ impl<R: Read> Machine<R> {
                 b'I' | b'L' | b'F' | b'S' | b'V' | b'g' | b'p' => self.line(op, at)?,
                 _ => return Err(refusal(op, at)),
             }
-            self.check_waiting(at)?;
         }
+        // Between two looks a few thousand values can come, no more.
+        self.check_waiting(self.source.offset())?;
         Ok(None)
     }
 
@@ -493,6 +496,28 @@ impl<R: Read> Machine<R> {
             }
             _ => Err(self.damaged(at, "a value is recalled that was never stored")),
         }
+    }
+
+    /// Recalls come in long runs: nine of ten opcodes of a real file recall the frames of a stack. Takes those that lie in
+    /// the window as a whole; whatever is odd is left to the next opcode.
+    #[inline]
+    fn recall_more(&mut self) {
+        let mut window = self.source.window();
+        let all = window.len();
+        loop {
+            let (slot, rest) = match window {
+                [b'h', slot, rest @ ..] => (usize::from(*slot), rest),
+                [b'j', a, b, c, d, rest @ ..] => (u32::from_le_bytes([*a, *b, *c, *d]) as usize, rest),
+                _ => break,
+            };
+            match self.memo.get(slot) {
+                Some(val) if *val != Val::UNSET => self.stack.push(*val),
+                _ => break,
+            }
+            window = rest;
+        }
+        let taken = all - window.len();
+        self.source.skip(taken);
     }
 
     #[inline]

@@ -74,6 +74,18 @@ impl<R: Read> Source<R> {
         Ok(taken)
     }
 
+    /// The bytes that are at hand.
+    #[inline]
+    pub(crate) fn window(&self) -> &[u8] {
+        &self.buf[self.pos..self.end]
+    }
+
+    /// Passes over bytes of the window.
+    #[inline]
+    pub(crate) fn skip(&mut self, n: usize) {
+        self.pos = (self.pos + n).min(self.end);
+    }
+
     /// The bytes up to the next line feed, without it.
     pub(crate) fn line(&mut self, what: &'static str) -> Result<Vec<u8>, ReadError> {
         let mut line = Vec::new();
