@@ -12,6 +12,7 @@
 
 pub mod session;
 pub mod settings;
+pub mod choice;
 pub mod plan;
 pub mod whereabouts;
 pub mod recorder;

@@ -21,7 +21,7 @@ use crate::{
     courier::{Courier, Left, Parcel},
     notices::Notices,
     outbox::Outbox,
-    plan::{Due, Numbers, Steps, Windows},
+    plan::{Due, Steps, Windows},
     recorder::{Group, Recorder, RecorderError, Statistics, Unwritten},
     settings::Settings,
     whereabouts::{Surroundings, Whereabouts},
@@ -140,7 +140,7 @@ impl Session {
 
     /// Whether this rank is chosen, as far as it is known.
     pub fn is_chosen(&self) -> bool {
-        self.settings.ranks.contains(self.whereabouts.rank.into())
+        self.settings.ranks.contains(self.whereabouts.among())
     }
 
     fn look_around(&mut self) {
@@ -160,6 +160,9 @@ impl Session {
             _ => {}
         }
         self.notices.on_rank(self.whereabouts.rank);
+        if let Some(lack) = self.settings.ranks.lacks(self.whereabouts.among()) {
+            self.notices.say_once("ranks", lack);
+        }
     }
 
     fn record_if_chosen(&mut self) {
@@ -181,7 +184,7 @@ impl Session {
 
     /// One line per run, not one per rank, unless ranks were chosen.
     fn say_that_it_records(&self) {
-        if self.whereabouts.rank == 0 || self.settings.ranks != Numbers::All {
+        if self.whereabouts.rank == 0 || !self.settings.ranks.is_all() {
             self.notices.say(format_args!(
                 "recording run {}, steps {}, to {}",
                 self.whereabouts.run,

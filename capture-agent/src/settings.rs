@@ -1,11 +1,14 @@
 //! What a person can choose, and from where: keyword, then `TIDEGAUGE_*`, then the default.
 
-use std::{collections::BTreeMap, fmt::Display, path::PathBuf, str::FromStr, time::Duration};
+use std::{
+    collections::BTreeMap, fmt::Display, num::NonZeroU64, path::PathBuf, str::FromStr, time::Duration,
+};
 
 use crate::{
     backend::Recording,
+    choice::{ChoiceError, RankChoice, StepChoice},
     outbox,
-    plan::{Numbers, Window},
+    plan::Window,
     push::{AddressError, DEFAULT_SERVER, Server},
     whereabouts::Said,
 };
@@ -30,9 +33,9 @@ pub struct Settings {
     /// Where snapshots go.
     pub server: Server,
     /// At the ends of which steps.
-    pub steps: Numbers,
+    pub steps: StepChoice,
     /// On which ranks.
-    pub ranks: Numbers,
+    pub ranks: RankChoice,
     /// What a snapshot covers.
     pub window: Window,
     /// What is recorded.
@@ -103,8 +106,8 @@ impl Settings {
                 rank: chosen.parsed("rank", "a number")?,
             },
             server: Server::new(&server, token.as_deref(), insecure)?,
-            steps: chosen.numbers("steps", DEFAULT_STEPS)?,
-            ranks: chosen.numbers("ranks", "all")?,
+            steps: chosen.choice("steps", DEFAULT_STEPS)?,
+            ranks: chosen.choice("ranks", "all")?,
             window: match chosen.word("window", &["since_previous", "step"])?.as_deref() {
                 Some("step") => Window::Step,
                 _ => Window::SincePrevious,
@@ -112,7 +115,9 @@ impl Settings {
             recording: Recording {
                 context: chosen.word("context", &["all", "alloc", "state"])?.unwrap_or("all".to_owned()),
                 stacks: chosen.word("stacks", &["python", "all"])?.unwrap_or("python".to_owned()),
-                max_entries: chosen.parsed("max_entries", "a number")?.unwrap_or(DEFAULT_MAX_ENTRIES),
+                max_entries: chosen
+                    .parsed::<NonZeroU64>("max_entries", "a number from 1 upwards")?
+                    .map_or(DEFAULT_MAX_ENTRIES, NonZeroU64::get),
             },
             outbox: chosen.text("outbox").map_or_else(|| default_outbox(env), |(_, folder)| folder.into()),
             outbox_max_bytes: chosen.parsed("outbox_bytes", "bytes")?.unwrap_or(outbox::DEFAULT_MAX_BYTES),
@@ -151,7 +156,7 @@ impl Chosen<'_> {
         }
     }
 
-    fn numbers(&self, name: &str, default: &str) -> Result<Numbers, SettingError> {
+    fn choice<T: FromStr<Err = ChoiceError>>(&self, name: &str, default: &str) -> Result<T, SettingError> {
         let (name, text) = self.text(name).unwrap_or_else(|| (name.to_owned(), default.to_owned()));
         text.parse().map_err(|error| wrong(name, error))
     }
@@ -194,7 +199,7 @@ mod tests {
         let settings = settings(&[("steps", "7,8")], &env).unwrap();
         assert_eq!(settings.steps.to_string(), "7, 8");
         assert_eq!(settings.said.run.as_deref(), Some("from-env"));
-        assert_eq!(settings.ranks, Numbers::All);
+        assert!(settings.ranks.is_all());
         assert_eq!(settings.recording.max_entries, 100_000);
         assert_eq!(settings.server.address(), DEFAULT_SERVER);
         assert_eq!(settings.outbox, PathBuf::from("/home/me/.local/state/tidegauge/outbox"));
@@ -205,13 +210,25 @@ mod tests {
         let error = |keywords, env| settings(keywords, env).unwrap_err();
         assert_eq!(
             error(&[], &[("TIDEGAUGE_STEPS", "first")]),
-            r#"TIDEGAUGE_STEPS: expected "all" or numbers such as 1,5,10-12, found "first""#
+            r#"TIDEGAUGE_STEPS: expected "all", "none" or parts such as 1,5,10-20,every:100,first:3, found "first""#
         );
         assert_eq!(
             error(&[("window", "wide")], &[]),
             r#"window: expected one of since_previous, step, found "wide""#
         );
-        assert_eq!(error(&[("max_entries", "-1")], &[]), r#"max_entries: expected a number, found "-1""#);
+        assert_eq!(
+            error(&[("max_entries", "-1")], &[]),
+            r#"max_entries: expected a number from 1 upwards, found "-1""#
+        );
+        assert_eq!(
+            error(&[("max_entries", "0")], &[]),
+            r#"max_entries: expected a number from 1 upwards, found "0""#
+        );
+        assert_eq!(
+            error(&[("ranks", "sample:0")], &[]),
+            r#"ranks: "sample:0" chooses nothing: it needs a whole number from 1 upwards"#
+        );
+        assert!(error(&[("steps", "")], &[]).starts_with("steps: nothing is chosen"));
     }
 
     #[test]
