@@ -14,6 +14,8 @@ pub mod session;
 pub mod settings;
 pub mod choice;
 pub mod plan;
+pub mod growth;
+pub mod request;
 pub mod whereabouts;
 pub mod recorder;
 pub mod backend;

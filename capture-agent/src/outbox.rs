@@ -9,6 +9,7 @@
 //!                             000001_rank3_step5.json          its sidecar; there before the snapshot is
 //!                             .000001_rank3_step5.part         a snapshot being written
 //! <outbox>/.rejected/…                                         what a server refused, with its sentence
+//! <outbox>/take-now                                            asks for a snapshot: see [`crate::request`]
 //! ```
 //!
 //! Files become visible by renaming, after their bytes are on the disk. Sending one twice is harmless: the
@@ -99,7 +100,7 @@ impl Outbox {
     /// When the folder cannot be made or locked.
     pub fn open(root: &Path, run: &str, owner: &str, max_bytes: u64) -> Result<Self, OutboxError> {
         let root = std::path::absolute(root).unwrap_or_else(|_| root.to_owned());
-        let run = root.join(file_name_from(run));
+        let run = root.join(run_folder(run));
         // Containers may share a host name and a pid; a hundred of them on one outbox is nobody's cluster.
         let mut candidates = (1..=100).map(|n| match n {
             1 => run.join(file_name_from(owner)),
@@ -162,6 +163,11 @@ impl Outbox {
             .filter_map(|path| Folder::lock(&path, false).ok().flatten())
             .collect()
     }
+}
+
+/// The name of a run's folder in an outbox.
+pub fn run_folder(run: &str) -> String {
+    file_name_from(run)
 }
 
 /// The folders of all processes in the outbox at `root`.

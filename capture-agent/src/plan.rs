@@ -88,7 +88,7 @@ impl Windows {
         self.first.get_or_insert(n);
         let is_next_chosen = || self.chosen.contains(n.saturating_add(1), self.n_done + 1);
         Ok(if self.chosen.contains(n, self.n_done) {
-            Due::Take(self.since_cleared())
+            Due::Take(Steps { first: self.first, last: self.done })
         } else if self.window == Window::Step && is_next_chosen() {
             Due::Clear
         } else {
@@ -96,9 +96,10 @@ impl Windows {
         })
     }
 
-    /// The steps that a snapshot taken at the end of the last step covers.
-    pub fn since_cleared(&self) -> Steps {
-        Steps { first: self.first.filter(|_| self.done.is_some()), last: self.done }
+    /// The steps that ended since the history was cleared, if any did.
+    pub fn since_cleared(&self) -> Option<Steps> {
+        let (first, last) = (self.first?, self.done?);
+        (first <= last).then_some(Steps { first: Some(first), last: Some(last) })
     }
 
     /// The steps that a snapshot taken now, amid a step, covers.

@@ -7,6 +7,7 @@ use std::{
 use crate::{
     backend::Recording,
     choice::{ChoiceError, RankChoice, StepChoice},
+    growth::GrowthSettings,
     outbox,
     plan::Window,
     push::{AddressError, DEFAULT_SERVER, Server},
@@ -19,6 +20,9 @@ const DEFAULT_STEPS: &str = "1,5,10";
 
 /// Enough for several steps of a large model, about 40 MB of pickle, and quick to take.
 const DEFAULT_MAX_ENTRIES: u64 = 100_000;
+
+/// Steps between snapshots of growth: a run of ten thousand steps that grows all the time gives a hundred.
+const DEFAULT_GROWTH_PAUSE: u64 = 100;
 
 /// The longest wait for the network at exit, seconds. What is not sent by then stays in the outbox.
 const DEFAULT_FLUSH_SECS: u64 = 5;
@@ -38,6 +42,8 @@ pub struct Settings {
     pub ranks: RankChoice,
     /// What a snapshot covers.
     pub window: Window,
+    /// From which growth of memory on a snapshot is taken that was not planned; off without.
+    pub growth: Option<GrowthSettings>,
     /// What is recorded.
     pub recording: Recording,
     /// The outbox's folder.
@@ -73,6 +79,8 @@ pub const NAMES: &[&str] = &[
     "steps",
     "ranks",
     "window",
+    "growth",
+    "growth_pause",
     "stacks",
     "context",
     "max_entries",
@@ -112,6 +120,7 @@ impl Settings {
                 Some("step") => Window::Step,
                 _ => Window::SincePrevious,
             },
+            growth: chosen.growth()?,
             recording: Recording {
                 context: chosen.word("context", &["all", "alloc", "state"])?.unwrap_or("all".to_owned()),
                 stacks: chosen.word("stacks", &["python", "all"])?.unwrap_or("python".to_owned()),
@@ -159,6 +168,24 @@ impl Chosen<'_> {
     fn choice<T: FromStr<Err = ChoiceError>>(&self, name: &str, default: &str) -> Result<T, SettingError> {
         let (name, text) = self.text(name).unwrap_or_else(|| (name.to_owned(), default.to_owned()));
         text.parse().map_err(|error| wrong(name, error))
+    }
+
+    fn growth(&self) -> Result<Option<GrowthSettings>, SettingError> {
+        let pause_steps = self.parsed::<NonZeroU64>("growth_pause", "a number of steps from 1 upwards")?;
+        let pause_steps = pause_steps.map_or(DEFAULT_GROWTH_PAUSE, NonZeroU64::get);
+        match self.text("growth") {
+            None => Ok(None),
+            Some((_, text)) if text.trim() == "off" => Ok(None),
+            Some((name, text)) => match text.trim().parse::<f64>() {
+                Ok(factor) if factor > 1.0 && factor.is_finite() => {
+                    Ok(Some(GrowthSettings { factor, pause_steps }))
+                }
+                _ => Err(wrong(
+                    name,
+                    format!(r#"expected "off" or a factor above 1, such as 1.2, found {text:?}"#),
+                )),
+            },
+        }
     }
 
     fn word(&self, name: &str, words: &[&str]) -> Result<Option<String>, SettingError> {
@@ -229,6 +256,22 @@ mod tests {
             r#"ranks: "sample:0" chooses nothing: it needs a whole number from 1 upwards"#
         );
         assert!(error(&[("steps", "")], &[]).starts_with("steps: nothing is chosen"));
+    }
+
+    #[test]
+    fn growth_is_off_until_a_factor_is_given() {
+        let growth = |keywords: &[(&'static str, &str)]| settings(keywords, &[]).map(|s| s.growth);
+        assert_eq!((growth(&[]), growth(&[("growth", "off")])), (Ok(None), Ok(None)));
+        let expected = GrowthSettings { factor: 1.2, pause_steps: 100 };
+        assert_eq!(growth(&[("growth", "1.2")]), Ok(Some(expected)));
+        let expected = GrowthSettings { factor: 2.0, pause_steps: 7 };
+        assert_eq!(growth(&[("growth", "2"), ("growth_pause", "7")]), Ok(Some(expected)));
+        for wrong in ["1", "0.5", "-2", "NaN", "inf", "much"] {
+            let sentence =
+                format!(r#"growth: expected "off" or a factor above 1, such as 1.2, found {wrong:?}"#);
+            assert_eq!(growth(&[("growth", wrong)]), Err(sentence));
+        }
+        assert!(growth(&[("growth_pause", "0")]).unwrap_err().starts_with("growth_pause: expected"));
     }
 
     #[test]

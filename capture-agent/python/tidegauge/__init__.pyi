@@ -12,6 +12,8 @@ def start(
     steps: Iterable[int | str | range] | str | None = None,
     ranks: Iterable[int | str | range] | str | None = None,
     window: Literal["since_previous", "step"] | None = None,
+    growth: float | Literal["off"] | None = None,
+    growth_pause: int | None = None,
     stacks: Literal["python", "all"] | None = None,
     context: Literal["all", "alloc", "state"] | None = None,
     max_entries: int | None = None,
@@ -37,6 +39,9 @@ def start(
     ranks: On which ranks; others do not record at all: a list, a range or parts such as
         ``"0,8-15,node-first,sample:8"``. Default: ``"all"``.
     window: What a snapshot covers: all steps since the previous one (the default), or its step alone.
+    growth: A factor, such as 1.2: a step whose peak is that much above the median of recent steps takes a snapshot.
+        Default: off.
+    growth_pause: At most one snapshot of growth in so many steps. Default: 100.
     stacks: "python" (the default), or "all" to add C++ frames, which makes snapshots very slow to take.
     context: For which events stacks are kept. Default: "all".
     max_entries: The most events that are kept for one snapshot. Default: 100000.
