@@ -187,6 +187,44 @@ pub fn folders(root: &Path) -> io::Result<Vec<Found>> {
     Ok(found)
 }
 
+/// What is in an outbox, by number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Waiting {
+    /// Snapshots that wait to be sent.
+    pub n_snapshots: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Those of them whose process is gone.
+    pub n_abandoned: u64,
+    /// Processes that live.
+    pub n_alive: u64,
+    /// Snapshots that a server refused and that are kept aside.
+    pub n_rejected: u64,
+}
+
+/// What is in the outbox at `root`.
+///
+/// # Errors
+/// When `root` cannot be listed.
+pub fn waiting(root: &Path) -> io::Result<Waiting> {
+    let mut waiting = Waiting::default();
+    for found in folders(root)? {
+        let items = match &found {
+            Found::Abandoned(folder) => folder.items(),
+            Found::InUse(path) => items_in(path),
+        };
+        waiting.n_snapshots += items.len() as u64;
+        waiting.bytes += items.iter().map(|item| item.bytes).sum::<u64>();
+        match found {
+            Found::Abandoned(_) => waiting.n_abandoned += items.len() as u64,
+            Found::InUse(_) => waiting.n_alive += 1,
+        }
+    }
+    let rejected = folders_in(&root.join(REJECTED)).map(|folder| items_in(&folder).len() as u64);
+    waiting.n_rejected = rejected.sum();
+    Ok(waiting)
+}
+
 impl Folder {
     /// `None` when another process holds it, or when it is no process's folder and `make` is not asked for.
     fn lock(path: &Path, make: bool) -> io::Result<Option<Self>> {
@@ -212,15 +250,7 @@ impl Folder {
 
     /// The snapshots in it, oldest first.
     pub fn items(&self) -> Vec<Item> {
-        let mut items: Vec<_> = files_in(&self.path)
-            .filter(|path| path.to_str().is_some_and(|path| path.ends_with(SNAPSHOT_ENDING)))
-            .filter_map(|snapshot| {
-                let bytes = fs::metadata(&snapshot).ok()?.len();
-                Some(Item { snapshot, bytes })
-            })
-            .collect();
-        items.sort_by(|a, b| a.snapshot.cmp(&b.snapshot));
-        items
+        items_in(&self.path)
     }
 
     /// Moves a snapshot that a server refused out of the way, with its sentence beside it.
@@ -402,6 +432,19 @@ fn folders_in(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
 
 fn files_in(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     entries_in(folder).filter(|(_, kind)| kind.is_file()).map(|(path, _)| path)
+}
+
+/// The snapshots in a process's folder, oldest first.
+fn items_in(folder: &Path) -> Vec<Item> {
+    let mut items: Vec<_> = files_in(folder)
+        .filter(|path| path.to_str().is_some_and(|path| path.ends_with(SNAPSHOT_ENDING)))
+        .filter_map(|snapshot| {
+            let bytes = fs::metadata(&snapshot).ok()?.len();
+            Some(Item { snapshot, bytes })
+        })
+        .collect();
+    items.sort_by(|a, b| a.snapshot.cmp(&b.snapshot));
+    items
 }
 
 fn bytes_below(folder: &Path) -> u64 {

@@ -4,6 +4,8 @@ use std::{
     collections::BTreeMap, fmt::Display, num::NonZeroU64, path::PathBuf, str::FromStr, time::Duration,
 };
 
+use tidegauge_snapshot::words::size;
+
 use crate::{
     backend::Recording,
     choice::{ChoiceError, RankChoice, StepChoice},
@@ -36,6 +38,8 @@ pub struct Settings {
     pub said: Said,
     /// Where snapshots go.
     pub server: Server,
+    /// Whether a token may travel unencrypted to another machine.
+    pub insecure: bool,
     /// At the ends of which steps.
     pub steps: StepChoice,
     /// On which ranks.
@@ -68,6 +72,44 @@ pub enum SettingError {
     /// The server's address.
     #[error(transparent)]
     Address(#[from] AddressError),
+}
+
+/// A setting as it is in force.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InForce {
+    /// The keyword.
+    pub name: &'static str,
+    /// What it is; of a token only whether there is one.
+    pub value: String,
+    /// Where that comes from.
+    pub source: Source,
+}
+
+/// Where a setting comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    /// A keyword.
+    Argument,
+    /// A variable.
+    Environment,
+    /// Neither.
+    Default,
+}
+
+impl Source {
+    /// "argument", "environment", "default"
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Argument => "argument",
+            Self::Environment => "environment",
+            Self::Default => "default",
+        }
+    }
+}
+
+/// The name of a keyword's variable.
+pub fn variable(name: &str) -> String {
+    format!("TIDEGAUGE_{}", name.to_uppercase())
 }
 
 /// Names of the keywords, in the order of the documentation. Each has a variable, `TIDEGAUGE_` and its name in
@@ -114,6 +156,7 @@ impl Settings {
                 rank: chosen.parsed("rank", "a number")?,
             },
             server: Server::new(&server, token.as_deref(), insecure)?,
+            insecure,
             steps: chosen.choice("steps", DEFAULT_STEPS)?,
             ranks: chosen.choice("ranks", "all")?,
             window: match chosen.word("window", &["since_previous", "step"])?.as_deref() {
@@ -137,6 +180,54 @@ impl Settings {
     }
 }
 
+impl Settings {
+    /// All settings in the order of the documentation, with their sources. Takes what [`Settings::new`] took.
+    pub fn in_force(
+        &self,
+        keywords: &BTreeMap<&str, String>,
+        env: &dyn Fn(&str) -> Option<String>,
+    ) -> Vec<InForce> {
+        let chosen = Chosen { keywords, env };
+        let in_force = |name: &&'static str| {
+            let said = chosen.text(name);
+            let source = match &said {
+                Some((found, _)) if found == name => Source::Argument,
+                Some(_) => Source::Environment,
+                None => Source::Default,
+            };
+            InForce { name, value: self.value(name), source }
+        };
+        NAMES.iter().map(in_force).collect()
+    }
+
+    fn value(&self, name: &str) -> String {
+        let found_at_start = |said: Option<String>| said.unwrap_or_else(|| "found at the start".to_owned());
+        let flag = |flag| if flag { "yes" } else { "no" }.to_owned();
+        let growth = |value: fn(GrowthSettings) -> String| self.growth.map_or("off".to_owned(), value);
+        match name {
+            "run" => found_at_start(self.said.run.clone()),
+            "server" => self.server.address().to_owned(),
+            "token" => if self.server.has_token() { "given" } else { "none" }.to_owned(),
+            "steps" => self.steps.to_string(),
+            "ranks" => self.ranks.to_string(),
+            "window" => self.window.as_str().to_owned(),
+            "growth" => growth(|growth| growth.factor.to_string()),
+            "growth_pause" => growth(|growth| growth.pause_steps.to_string()),
+            "stacks" => self.recording.stacks.clone(),
+            "context" => self.recording.context.clone(),
+            "max_entries" => self.recording.max_entries.to_string(),
+            "role" => found_at_start(self.said.role.clone()),
+            "rank" => found_at_start(self.said.rank.map(|rank| rank.to_string())),
+            "outbox" => self.outbox.display().to_string(),
+            "outbox_bytes" => format!("{} ({})", self.outbox_max_bytes, size(self.outbox_max_bytes)),
+            "flush_secs" => self.flush.as_secs().to_string(),
+            "insecure" => flag(self.insecure),
+            "enabled" => flag(self.enabled),
+            _ => String::new(),
+        }
+    }
+}
+
 /// `~/.local/state/tidegauge/outbox`, or the system's folder for temporary files without a home.
 pub fn default_outbox(env: &dyn Fn(&str) -> Option<String>) -> PathBuf {
     let set = |name| env(name).filter(|value| !value.is_empty()).map(PathBuf::from);
@@ -152,7 +243,7 @@ struct Chosen<'a> {
 impl Chosen<'_> {
     /// The text, and the name of where it comes from.
     fn text(&self, name: &str) -> Option<(String, String)> {
-        let variable = format!("TIDEGAUGE_{}", name.to_uppercase());
+        let variable = variable(name);
         let keyword = self.keywords.get(name).map(|text| (name.to_owned(), text.clone()));
         keyword.or_else(|| Some((variable.clone(), (self.env)(&variable).filter(|text| !text.is_empty())?)))
     }
@@ -256,6 +347,26 @@ mod tests {
             r#"ranks: "sample:0" chooses nothing: it needs a whole number from 1 upwards"#
         );
         assert!(error(&[("steps", "")], &[]).starts_with("steps: nothing is chosen"));
+    }
+
+    #[test]
+    fn every_setting_is_listed_with_what_it_is_and_where_from() {
+        let keywords = BTreeMap::from([("steps", "every:5".to_owned()), ("token", "secret".to_owned())]);
+        let env = |name: &str| (name == "TIDEGAUGE_RANKS").then(|| "0".to_owned());
+        let settings = Settings::new(&keywords, &env).unwrap();
+        let all = settings.in_force(&keywords, &env);
+        assert_eq!(all.iter().map(|setting| setting.name).collect::<Vec<_>>(), NAMES);
+        let of = |name| {
+            let setting = all.iter().find(|setting| setting.name == name).unwrap();
+            (setting.value.as_str(), setting.source)
+        };
+        assert_eq!(of("steps"), ("every 5", Source::Argument));
+        assert_eq!(of("ranks"), ("0", Source::Environment));
+        assert_eq!(of("max_entries"), ("100000", Source::Default));
+        assert_eq!(of("token"), ("given", Source::Argument));
+        assert_eq!((of("growth"), of("insecure").0), (("off", Source::Default), "no"));
+        // Each has words of its own.
+        assert!(all.iter().all(|setting| !setting.value.is_empty()));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The command line: `tidegauge inspect`, `export`, `push` and `take`.
+//! The command line: `tidegauge inspect`, `export`, `push`, `take` and `doctor`.
 //!
 //! A library, so that the Python package can bring the same program. Data goes to standard output, talk to
 //! standard error.
@@ -9,6 +9,7 @@ mod inspect;
 mod export;
 mod push;
 mod take;
+mod doctor;
 mod opened;
 mod members;
 mod search;
@@ -45,6 +46,7 @@ enum Command {
     Export(export::Export),
     Push(push::Push),
     Take(take::Take),
+    Doctor(doctor::Doctor),
 }
 
 /// Runs the program with these arguments, the first being its name, and returns the exit status.
@@ -62,6 +64,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         Command::Export(export) => export.run(),
         Command::Push(push) => push.run(),
         Command::Take(take) => take.run(),
+        Command::Doctor(doctor) => doctor.run(),
     };
     result.unwrap_or_else(|error| {
         eprintln!("error: {error:#}");
