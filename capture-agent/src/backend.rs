@@ -17,7 +17,7 @@ pub struct Backend {
     pub module: &'static str,
     /// Whether queued work must end before a snapshot: kernels whose launches allocate later.
     pub synchronizes: bool,
-    /// The torch releases with which tests drive it.
+    /// The torch releases with which tests drive it; one is added together with the test that does.
     driven: &'static [(TorchVersion, Driven)],
     clearing: fn(TorchVersion) -> Clearing,
 }

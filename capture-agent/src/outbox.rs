@@ -511,6 +511,22 @@ mod tests {
     }
 
     #[test]
+    fn what_waits_is_counted_by_whether_its_process_lives() {
+        let root = tempfile::tempdir().unwrap();
+        let count = || waiting(root.path()).unwrap();
+        assert_eq!(count(), Waiting::default());
+        let dead = Outbox::open(root.path(), "gpt", "host-7", DEFAULT_MAX_BYTES).unwrap();
+        let items = ["rank0_step1", "rank0_step2"].map(|name| written(&dead, name, b"bytes").unwrap());
+        dead.folder.reject(&items[0], "too large").unwrap();
+        drop(dead);
+        let alive = Outbox::open(root.path(), "bert", "host-8", DEFAULT_MAX_BYTES).unwrap();
+        let last = written(&alive, "rank1_step1", b"bytes").unwrap();
+        let (n_snapshots, bytes) = (2, items[1].bytes + last.bytes);
+        assert_eq!(count(), Waiting { n_snapshots, bytes, n_abandoned: 1, n_alive: 1, n_rejected: 1 });
+        assert!(waiting(&root.path().join("missing")).is_err());
+    }
+
+    #[test]
     fn two_processes_of_one_name_get_two_folders() {
         let root = tempfile::tempdir().unwrap();
         let _first = Outbox::open(root.path(), "gpt", "pod-1", DEFAULT_MAX_BYTES).unwrap();

@@ -12,10 +12,10 @@ use std::{
     io::{self, Read as _, Write as _},
     path::{Path, PathBuf},
     sync::{
-        Arc, Condvar, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
-    thread,
+    thread::{self, Thread},
     time::{Duration, SystemTime},
 };
 
@@ -54,13 +54,14 @@ pub fn ask(root: &Path, run: Option<&str>) -> io::Result<PathBuf> {
 #[derive(Debug)]
 pub struct Lookout {
     shared: Arc<Shared>,
+    thread: Thread,
 }
 
+/// Without a lock: a forked child inherits locks as they stood, and nobody who would open them.
 #[derive(Debug, Default)]
 struct Shared {
     is_asked: AtomicBool,
-    is_over: Mutex<bool>,
-    ended: Condvar,
+    is_over: AtomicBool,
 }
 
 /// What tells one request from the next.
@@ -84,10 +85,10 @@ impl Lookout {
         let shared = Arc::new(Shared::default());
         let (path, run, seen) = (root.join(FILE), run.to_owned(), mark(&root.join(FILE)));
         let looking = Arc::clone(&shared);
-        thread::Builder::new()
+        let thread = thread::Builder::new()
             .name("tidegauge-look".to_owned())
             .spawn(move || look(&looking, &path, &run, seen, every))?;
-        Ok(Self { shared })
+        Ok(Self { shared, thread: thread.thread().clone() })
     }
 
     /// Whether a snapshot is asked for that was not taken yet.
@@ -103,17 +104,17 @@ impl Lookout {
 
 impl Drop for Lookout {
     fn drop(&mut self) {
-        *self.shared.is_over.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.shared.is_over.store(true, Ordering::Relaxed);
         // Not waited for: it may be held up by the disk.
-        self.shared.ended.notify_all();
+        self.thread.unpark();
     }
 }
 
 fn look(shared: &Shared, path: &Path, run: &str, mut seen: Option<Mark>, every: Duration) {
     loop {
-        let is_over = shared.is_over.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = shared.ended.wait_timeout_while(is_over, every, |is_over| !*is_over);
-        if *waited.unwrap_or_else(PoisonError::into_inner).0 {
+        // May end early for no reason: one look more.
+        thread::park_timeout(every);
+        if shared.is_over.load(Ordering::Relaxed) {
             return;
         }
         let now = mark(path);
@@ -191,6 +192,19 @@ mod tests {
         bert.is_done();
         fs::write(root.path().join(FILE), "").unwrap();
         assert!(is_asked_soon(&bert) && is_asked_soon(&gpt));
+    }
+
+    #[test]
+    fn its_thread_ends_with_it() {
+        let root = TempDir::new().unwrap();
+        let lookout = Lookout::start(root.path(), "gpt").unwrap();
+        let shared = Arc::downgrade(&lookout.shared);
+        let started = Instant::now();
+        drop(lookout);
+        while shared.upgrade().is_some() {
+            assert!(started.elapsed() < Duration::from_secs(20), "it looks for ever");
+            thread::sleep(OFTEN);
+        }
     }
 
     #[test]

@@ -462,3 +462,50 @@ impl Report {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tidegauge_capture_agent::backend::Recording;
+
+    use super::*;
+
+    #[test]
+    fn a_ring_that_does_not_fit_into_memory_twice_is_red() {
+        let recording =
+            Recording { context: "all".to_owned(), stacks: "python".to_owned(), max_entries: 1_000_000 };
+        let cost = Cost::of(&recording);
+        let check = cost_check(&cost, Some(1 << 30));
+        assert_eq!((check.state, check.what_to_do.as_deref()), (State::Red, Some("lower max_entries")));
+        assert!(
+            check.says.ends_with("two at once do not fit into the 1.00 GiB that are available"),
+            "{}",
+            check.says
+        );
+        assert_eq!(cost_check(&cost, Some(2 << 30)).state, State::Fine);
+        assert_eq!(cost_check(&cost, None).state, State::Fine);
+    }
+
+    #[test]
+    fn only_red_makes_a_report_red() {
+        let all = [State::Fine, State::Untested, State::Skipped]
+            .map(|state| Check::new("a", state, "b".to_owned()));
+        let mut report = Report { is_fine: true, settings: Vec::new(), checks: all.into(), cost: None };
+        assert!(report.text(Style::plain()).ends_with("Nothing is red\n"));
+        report.checks.push(Check::red("server", "it is away".to_owned(), "start it"));
+        report.checks.push(Check::red("outbox", "it is full".to_owned(), "send what is in it"));
+        let text = report.text(Style::plain());
+        assert!(
+            text.contains("  RED       server       it is away\n                         → start it\n"),
+            "{text}"
+        );
+        assert!(text.ends_with("2 lines are red\n"), "{text}");
+    }
+
+    #[test]
+    fn a_setting_is_a_known_name_and_a_text() {
+        assert_eq!(setting("steps=a=b"), Ok(("steps", "a=b".to_owned())));
+        assert!(
+            setting("steps").is_err() && setting("stepz=1").unwrap_err().contains("no setting \"stepz\"")
+        );
+    }
+}
