@@ -28,7 +28,7 @@ pub struct Growth {
     settings: GrowthSettings,
     /// Oldest first, at most [`N_RECENT`].
     recent: VecDeque<u64>,
-    /// Steps since growth was last told, if it was.
+    /// Steps since the last snapshot of growth, if there was one.
     since: Option<u64>,
 }
 
@@ -47,7 +47,7 @@ impl Growth {
         Self { settings, recent: VecDeque::new(), since: None }
     }
 
-    /// A step ended, with this peak. Tells growth at most once in `pause_steps` steps.
+    /// A step ended, with this peak. Nothing is growth for `pause_steps` steps after [`Growth::taken`].
     pub fn end_of_step(&mut self, peak_bytes: u64) -> Option<Grown> {
         self.since = self.since.map(|since| since.saturating_add(1));
         let median_bytes = self.median();
@@ -59,10 +59,12 @@ impl Growth {
         let median_bytes = median_bytes.filter(|_| !is_paused)?;
         // Bytes up to 2^53, eight petabytes, are exact.
         let has_grown = peak_bytes as f64 > median_bytes as f64 * self.settings.factor;
-        has_grown.then(|| {
-            self.since = Some(0);
-            Grown { peak_bytes, median_bytes }
-        })
+        has_grown.then_some(Grown { peak_bytes, median_bytes })
+    }
+
+    /// A snapshot of the growth that was told is taken.
+    pub fn taken(&mut self) {
+        self.since = Some(0);
     }
 
     fn median(&self) -> Option<u64> {
@@ -83,11 +85,27 @@ impl std::fmt::Display for Grown {
 mod tests {
     use super::*;
 
-    /// The numbers of the steps, from 1, at which growth is told.
+    /// The numbers of the steps, from 1, at which growth is told and a snapshot taken.
     fn told(factor: f64, pause_steps: u64, peaks: impl IntoIterator<Item = u64>) -> Vec<usize> {
         let mut growth = Growth::new(GrowthSettings { factor, pause_steps });
         let steps = peaks.into_iter().enumerate();
-        steps.filter_map(|(i, peak)| growth.end_of_step(peak).map(|_| i + 1)).collect()
+        let mut told = Vec::new();
+        for (i, peak) in steps {
+            if growth.end_of_step(peak).is_some() {
+                growth.taken();
+                told.push(i + 1);
+            }
+        }
+        told
+    }
+
+    #[test]
+    fn growth_whose_snapshot_failed_is_told_again() {
+        let mut growth = Growth::new(GrowthSettings { factor: 1.5, pause_steps: 100 });
+        assert!([10; 5].iter().all(|peak| growth.end_of_step(*peak).is_none()));
+        assert!(growth.end_of_step(20).is_some() && growth.end_of_step(20).is_some());
+        growth.taken();
+        assert_eq!(growth.end_of_step(20), None);
     }
 
     #[test]

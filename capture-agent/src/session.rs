@@ -20,7 +20,7 @@ use tidegauge_snapshot::words::size;
 
 use crate::{
     courier::{Courier, Left, Parcel},
-    growth::Growth,
+    growth::{Grown, Growth},
     notices::Notices,
     outbox::Outbox,
     plan::{Due, Steps, Windows},
@@ -159,13 +159,9 @@ impl Session {
 
     /// What the plan says, or a snapshot that somebody asked for or growth calls for.
     fn do_what_is_due(&mut self, due: Due) {
-        let has_grown = self.has_grown();
+        let grown = self.grown();
         let is_asked = self.lookout.as_ref().is_some_and(Lookout::is_asked);
-        let unplanned = match (is_asked, has_grown) {
-            (true, _) => Some(ON_DEMAND),
-            (false, true) => Some(GROWTH),
-            (false, false) => None,
-        };
+        let unplanned = if is_asked { Some(ON_DEMAND) } else { grown.map(|_| GROWTH) };
         let is_taken = match (due, unplanned, self.windows.since_cleared()) {
             (Due::Take(steps), _, _) => self.take(steps, "step"),
             (_, Some(reason), Some(steps)) => self.take(steps, reason),
@@ -175,22 +171,26 @@ impl Session {
             }
             (Due::Nothing, _, _) => false,
         };
-        if is_taken && let Some(lookout) = self.lookout.as_ref().filter(|_| is_asked) {
+        if !is_taken {
+            return;
+        }
+        if let Some(lookout) = self.lookout.as_ref().filter(|_| is_asked) {
             lookout.is_done();
+        }
+        if let (Some(growth), Some(grown)) = (&mut self.growth, grown) {
+            growth.taken();
+            self.notices.say(grown);
         }
     }
 
-    fn has_grown(&mut self) -> bool {
-        let Some(growth) = &mut self.growth else { return false };
+    fn grown(&mut self) -> Option<Grown> {
+        let growth = self.growth.as_mut()?;
         match self.recorder.peak_bytes() {
-            Ok(peak_bytes) => {
-                let grown = growth.end_of_step(peak_bytes);
-                grown.inspect(|grown| self.notices.say(grown)).is_some()
-            }
+            Ok(peak_bytes) => growth.end_of_step(peak_bytes),
             Err(error) => {
                 self.notices.say(format_args!("growth is not watched any more: {error}"));
                 self.growth = None;
-                false
+                None
             }
         }
     }
