@@ -163,7 +163,7 @@ mod tests {
     #[test]
     fn one_request_reaches_every_process_once() {
         let root = TempDir::new().unwrap();
-        let ranks: Vec<_> = (0..8).map(|_| lookout(&root, "gpt")).collect();
+        let ranks: Vec<_> = (0..64).map(|_| lookout(&root, "gpt")).collect();
         assert!(ranks.iter().all(|rank| !rank.is_asked()));
         ask(root.path(), None).unwrap();
         assert!(ranks.iter().all(is_asked_soon));
