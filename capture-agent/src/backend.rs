@@ -17,8 +17,22 @@ pub struct Backend {
     pub module: &'static str,
     /// Whether queued work must end before a snapshot: kernels whose launches allocate later.
     pub synchronizes: bool,
+    /// The torch releases with which tests drive it; one is added together with the test that does.
+    driven: &'static [(TorchVersion, Driven)],
     clearing: fn(TorchVersion) -> Clearing,
 }
+
+/// How tests drive a backend with a release.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Driven {
+    /// The release itself, on a device that is pretended.
+    Torch,
+    /// A double that answers as the release does.
+    Double,
+}
+
+/// Kinds of device that torch knows and nothing here records: no test drove them.
+pub const UNTESTED: &[&str] = &["xpu", "mtia", "musa", "mlu"];
 
 /// The backends, in the order in which they are looked for. npu comes first: torch_npu can put itself in cuda's
 /// place (`transfer_to_npu`).
@@ -29,6 +43,7 @@ pub const BACKENDS: &[Backend] = &[
         module: "torch.npu",
         // Its task queue launches, and allocates, behind the step's back.
         synchronizes: true,
+        driven: &[(TorchVersion(2, 9), Driven::Double)],
         // Every call empties the history first, also one that changes nothing.
         clearing: |_| Clearing::SameCall,
     },
@@ -37,6 +52,7 @@ pub const BACKENDS: &[Backend] = &[
         package: "torch",
         module: "torch.cuda",
         synchronizes: false,
+        driven: &[(TorchVersion(2, 7), Driven::Double), (TorchVersion(2, 9), Driven::Torch)],
         clearing: |version| {
             if version >= TorchVersion(2, 8) { Clearing::ClearHistory } else { Clearing::OffAndOn }
         },
@@ -121,20 +137,29 @@ impl Backend {
         vec![("enabled", Argument::None)]
     }
 
-    /// Writes into a sidecar how the snapshot was recorded.
-    pub fn describe(&self, version: TorchVersion, recording: &Recording, sidecar: &mut Sidecar) {
-        let clearing = match (self.clearing)(version) {
+    /// How tests drive it with this release; `None` when no test did.
+    pub fn driven(&self, version: TorchVersion) -> Option<Driven> {
+        self.driven.iter().find(|(driven, _)| *driven == version).map(|(_, how)| *how)
+    }
+
+    /// How it is cleared: "clear_history", "same call", "off and on".
+    pub fn clearing(&self, version: TorchVersion) -> &'static str {
+        match (self.clearing)(version) {
             Clearing::ClearHistory => "clear_history",
             Clearing::SameCall => "same call",
             Clearing::OffAndOn => "off and on",
-        };
+        }
+    }
+
+    /// Writes into a sidecar how the snapshot was recorded.
+    pub fn describe(&self, version: TorchVersion, recording: &Recording, sidecar: &mut Sidecar) {
         sidecar.backend = Some(self.name.to_owned());
         sidecar.recording = Some(serde_json::json!({
             "enabled": "all",
             "context": recording.context,
             "stacks": recording.stacks,
             "max_entries": recording.max_entries,
-            "clearing": clearing,
+            "clearing": self.clearing(version),
         }));
     }
 }

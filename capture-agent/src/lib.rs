@@ -12,7 +12,10 @@
 
 pub mod session;
 pub mod settings;
+pub mod choice;
 pub mod plan;
+pub mod growth;
+pub mod request;
 pub mod whereabouts;
 pub mod recorder;
 pub mod backend;

@@ -9,6 +9,7 @@
 //!                             000001_rank3_step5.json          its sidecar; there before the snapshot is
 //!                             .000001_rank3_step5.part         a snapshot being written
 //! <outbox>/.rejected/…                                         what a server refused, with its sentence
+//! <outbox>/take-now                                            asks for a snapshot: see [`crate::request`]
 //! ```
 //!
 //! Files become visible by renaming, after their bytes are on the disk. Sending one twice is harmless: the
@@ -99,7 +100,7 @@ impl Outbox {
     /// When the folder cannot be made or locked.
     pub fn open(root: &Path, run: &str, owner: &str, max_bytes: u64) -> Result<Self, OutboxError> {
         let root = std::path::absolute(root).unwrap_or_else(|_| root.to_owned());
-        let run = root.join(file_name_from(run));
+        let run = root.join(run_folder(run));
         // Containers may share a host name and a pid; a hundred of them on one outbox is nobody's cluster.
         let mut candidates = (1..=100).map(|n| match n {
             1 => run.join(file_name_from(owner)),
@@ -164,6 +165,11 @@ impl Outbox {
     }
 }
 
+/// The name of a run's folder in an outbox.
+pub fn run_folder(run: &str) -> String {
+    file_name_from(run)
+}
+
 /// The folders of all processes in the outbox at `root`.
 ///
 /// # Errors
@@ -179,6 +185,44 @@ pub fn folders(root: &Path) -> io::Result<Vec<Found>> {
         });
     }
     Ok(found)
+}
+
+/// What is in an outbox, by number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Waiting {
+    /// Snapshots that wait to be sent.
+    pub n_snapshots: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Those of them whose process is gone.
+    pub n_abandoned: u64,
+    /// Processes that live.
+    pub n_alive: u64,
+    /// Snapshots that a server refused and that are kept aside.
+    pub n_rejected: u64,
+}
+
+/// What is in the outbox at `root`.
+///
+/// # Errors
+/// When `root` cannot be listed.
+pub fn waiting(root: &Path) -> io::Result<Waiting> {
+    let mut waiting = Waiting::default();
+    for found in folders(root)? {
+        let items = match &found {
+            Found::Abandoned(folder) => folder.items(),
+            Found::InUse(path) => items_in(path),
+        };
+        waiting.n_snapshots += items.len() as u64;
+        waiting.bytes += items.iter().map(|item| item.bytes).sum::<u64>();
+        match found {
+            Found::Abandoned(_) => waiting.n_abandoned += items.len() as u64,
+            Found::InUse(_) => waiting.n_alive += 1,
+        }
+    }
+    let rejected = folders_in(&root.join(REJECTED)).map(|folder| items_in(&folder).len() as u64);
+    waiting.n_rejected = rejected.sum();
+    Ok(waiting)
 }
 
 impl Folder {
@@ -206,15 +250,7 @@ impl Folder {
 
     /// The snapshots in it, oldest first.
     pub fn items(&self) -> Vec<Item> {
-        let mut items: Vec<_> = files_in(&self.path)
-            .filter(|path| path.to_str().is_some_and(|path| path.ends_with(SNAPSHOT_ENDING)))
-            .filter_map(|snapshot| {
-                let bytes = fs::metadata(&snapshot).ok()?.len();
-                Some(Item { snapshot, bytes })
-            })
-            .collect();
-        items.sort_by(|a, b| a.snapshot.cmp(&b.snapshot));
-        items
+        items_in(&self.path)
     }
 
     /// Moves a snapshot that a server refused out of the way, with its sentence beside it.
@@ -398,6 +434,19 @@ fn files_in(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     entries_in(folder).filter(|(_, kind)| kind.is_file()).map(|(path, _)| path)
 }
 
+/// The snapshots in a process's folder, oldest first.
+fn items_in(folder: &Path) -> Vec<Item> {
+    let mut items: Vec<_> = files_in(folder)
+        .filter(|path| path.to_str().is_some_and(|path| path.ends_with(SNAPSHOT_ENDING)))
+        .filter_map(|snapshot| {
+            let bytes = fs::metadata(&snapshot).ok()?.len();
+            Some(Item { snapshot, bytes })
+        })
+        .collect();
+    items.sort_by(|a, b| a.snapshot.cmp(&b.snapshot));
+    items
+}
+
 fn bytes_below(folder: &Path) -> u64 {
     let sizes = files_in(folder).filter_map(|path| fs::metadata(path).ok()).map(|metadata| metadata.len());
     sizes.sum::<u64>() + folders_in(folder).map(|folder| bytes_below(&folder)).sum::<u64>()
@@ -459,6 +508,22 @@ mod tests {
         item.remove().unwrap();
         folder.tidy();
         assert_eq!(names(&root.path().join("gpt")), ["host-8"]);
+    }
+
+    #[test]
+    fn what_waits_is_counted_by_whether_its_process_lives() {
+        let root = tempfile::tempdir().unwrap();
+        let count = || waiting(root.path()).unwrap();
+        assert_eq!(count(), Waiting::default());
+        let dead = Outbox::open(root.path(), "gpt", "host-7", DEFAULT_MAX_BYTES).unwrap();
+        let items = ["rank0_step1", "rank0_step2"].map(|name| written(&dead, name, b"bytes").unwrap());
+        dead.folder.reject(&items[0], "too large").unwrap();
+        drop(dead);
+        let alive = Outbox::open(root.path(), "bert", "host-8", DEFAULT_MAX_BYTES).unwrap();
+        let last = written(&alive, "rank1_step1", b"bytes").unwrap();
+        let (n_snapshots, bytes) = (2, items[1].bytes + last.bytes);
+        assert_eq!(count(), Waiting { n_snapshots, bytes, n_abandoned: 1, n_alive: 1, n_rejected: 1 });
+        assert!(waiting(&root.path().join("missing")).is_err());
     }
 
     #[test]

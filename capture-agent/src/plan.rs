@@ -1,70 +1,9 @@
-//! Which steps and which ranks are chosen, and which steps a snapshot covers.
+//! What is due at a step's end, and which steps a snapshot covers.
 //!
 //! Pure: [`Windows`] is told where steps end and says what is due. It is also told whether that worked, so a
 //! snapshot that failed leaves its steps to the next one.
 
-use std::{fmt, ops::RangeInclusive, str::FromStr};
-
-/// The most numbers and ranges in one choice: more are a mistake, not a plan.
-const MAX_RANGES: usize = 10_000;
-
-/// Chosen numbers: "all", or numbers and ranges as in "1,5,10-12".
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Numbers {
-    /// Every one.
-    All,
-    /// These.
-    Some(Vec<RangeInclusive<u64>>),
-}
-
-/// Text that chooses no numbers.
-#[derive(Debug, thiserror::Error)]
-#[error("expected \"all\" or numbers such as 1,5,10-12, found {0:?}")]
-pub struct NotNumbers(String);
-
-impl Numbers {
-    /// Whether `n` is among them.
-    pub fn contains(&self, n: u64) -> bool {
-        match self {
-            Self::All => true,
-            Self::Some(ranges) => ranges.iter().any(|range| range.contains(&n)),
-        }
-    }
-}
-
-impl FromStr for Numbers {
-    type Err = NotNumbers;
-
-    fn from_str(text: &str) -> Result<Self, NotNumbers> {
-        if text.trim() == "all" {
-            return Ok(Self::All);
-        }
-        let number = |text: &str| text.trim().parse::<u64>().ok();
-        let range = |text: &str| match text.split_once('-') {
-            Some((first, last)) => Some(number(first)?..=number(last)?),
-            None => number(text).map(|n| n..=n),
-        };
-        let parts = text.split(',').filter(|part| !part.trim().is_empty()).take(MAX_RANGES + 1);
-        match parts.map(range).collect::<Option<Vec<_>>>() {
-            Some(ranges) if ranges.len() <= MAX_RANGES => Ok(Self::Some(ranges)),
-            _ => Err(NotNumbers(text.to_owned())),
-        }
-    }
-}
-
-impl fmt::Display for Numbers {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self::Some(ranges) = self else { return out.write_str("all") };
-        for (i, range) in ranges.iter().enumerate() {
-            let comma = if i > 0 { ", " } else { "" };
-            match (range.start(), range.end()) {
-                (first, last) if first == last => write!(out, "{comma}{first}")?,
-                (first, last) => write!(out, "{comma}{first}–{last}")?,
-            }
-        }
-        Ok(())
-    }
-}
+use crate::choice::StepChoice;
 
 /// Which steps a snapshot covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -116,18 +55,20 @@ pub struct StepBack {
 /// Where training is, and where the recorded history begins.
 #[derive(Debug, Clone)]
 pub struct Windows {
-    chosen: Numbers,
+    chosen: StepChoice,
     window: Window,
     /// The last step that ended. Before the first: startup.
     done: Option<u64>,
+    /// Steps that ended, without a step 0, which is none of the loop's.
+    n_done: u64,
     /// The first step in the history. Startup belongs to the first step that ends.
     first: Option<u64>,
 }
 
 impl Windows {
     /// Before the first step.
-    pub fn new(chosen: Numbers, window: Window) -> Self {
-        Self { chosen, window, done: None, first: None }
+    pub fn new(chosen: StepChoice, window: Window) -> Self {
+        Self { chosen, window, done: None, n_done: 0, first: None }
     }
 
     /// Step `n` ended; without `n`, the one after the last, counting from 1. `step(0)` before the loop parts
@@ -143,14 +84,22 @@ impl Windows {
             _ => {}
         }
         self.done = Some(n);
-        let first = *self.first.get_or_insert(n);
-        Ok(if self.chosen.contains(n) {
-            Due::Take(Steps { first: Some(first), last: Some(n) })
-        } else if self.window == Window::Step && self.chosen.contains(n.saturating_add(1)) {
+        self.n_done += u64::from(n > 0);
+        self.first.get_or_insert(n);
+        let is_next_chosen = || self.chosen.contains(n.saturating_add(1), self.n_done + 1);
+        Ok(if self.chosen.contains(n, self.n_done) {
+            Due::Take(Steps { first: self.first, last: self.done })
+        } else if self.window == Window::Step && is_next_chosen() {
             Due::Clear
         } else {
             Due::Nothing
         })
+    }
+
+    /// The steps that ended since the history was cleared, if any did.
+    pub fn since_cleared(&self) -> Option<Steps> {
+        let (first, last) = (self.first?, self.done?);
+        (first <= last).then_some(Steps { first: Some(first), last: Some(last) })
     }
 
     /// The steps that a snapshot taken now, amid a step, covers.
@@ -197,6 +146,23 @@ mod tests {
     }
 
     #[test]
+    fn every_nth_the_first_few_and_strides_are_chosen_beside_a_list() {
+        assert_eq!(played("2,every:4,first:1", Window::SincePrevious, 9), "1: 1–1, 2: 2–2, 4: 3–4, 8: 5–8");
+        assert_eq!(played("3-9/3", Window::SincePrevious, 12), "3: 1–3, 6: 4–6, 9: 7–9");
+        assert_eq!(played("first:2", Window::Step, 4), "1: 1–1, 2: 2–2");
+        assert_eq!(played("every:3", Window::Step, 4), "2: clear, 3: 3–3");
+        assert_eq!(played("none", Window::SincePrevious, 12), "");
+    }
+
+    #[test]
+    fn the_first_few_are_those_of_this_process_and_step_0_is_none_of_them() {
+        let mut windows = Windows::new("first:2,every:1000".parse().unwrap(), Window::SincePrevious);
+        let due: Vec<_> = [0, 1001, 1002, 1003, 2000].map(|n| windows.end_of_step(Some(n)).unwrap()).into();
+        let is_taken: Vec<_> = due.iter().map(|due| matches!(due, Due::Take(_))).collect();
+        assert_eq!(is_taken, [false, true, true, false, true]);
+    }
+
+    #[test]
     fn a_window_of_one_step_is_cleared_for_at_the_end_of_the_step_before() {
         assert_eq!(played("1,5,10", Window::Step, 12), "1: 1–1, 4: clear, 5: 5–5, 9: clear, 10: 10–10");
         assert_eq!(played("5-6", Window::Step, 7), "4: clear, 5: 5–5, 6: 6–6");
@@ -239,21 +205,10 @@ mod tests {
 
     #[test]
     fn steps_that_go_back_or_stand_still_change_nothing() {
-        let mut windows = Windows::new(Numbers::All, Window::SincePrevious);
+        let mut windows = Windows::new("all".parse().unwrap(), Window::SincePrevious);
         windows.end_of_step(Some(5)).unwrap();
         assert_eq!(windows.end_of_step(Some(5)), Ok(Due::Nothing));
         assert_eq!(windows.end_of_step(Some(0)), Err(StepBack { said: 0, done: 5 }));
         assert_eq!(windows.so_far().last, Some(6));
-    }
-
-    #[test]
-    fn numbers_are_read_from_text_and_shown_as_people_write_them() {
-        let shown = |text: &str| text.parse::<Numbers>().map(|numbers| numbers.to_string());
-        assert_eq!(shown("1, 5,10-12").unwrap(), "1, 5, 10–12");
-        assert_eq!(shown("all").unwrap(), "all");
-        assert_eq!(shown("").unwrap(), "");
-        for wrong in ["one", "1,-", "1;5", "-3", "99999999999999999999"] {
-            assert!(shown(wrong).is_err(), "{wrong}");
-        }
     }
 }

@@ -134,6 +134,34 @@ impl Server {
         &self.base
     }
 
+    /// Whether a token was given.
+    pub fn has_token(&self) -> bool {
+        self.authorization.is_some()
+    }
+
+    /// Whether it is there, can take snapshots, and knows the token.
+    ///
+    /// # Errors
+    /// [`PushError::Later`] when it is away, busy or full; [`PushError::Refused`] when it does not know the token
+    /// or is another kind of server.
+    pub fn check(&self) -> Result<(), PushError> {
+        self.get(paths::READYZ)?;
+        let answer = self.get(paths::RUNS)?;
+        match has_media_type(&answer, "application/json") {
+            true => Ok(()),
+            false => Err(self.refused_without_reason(answer.status())),
+        }
+    }
+
+    fn get(&self, path: &str) -> Result<Response<ureq::Body>, PushError> {
+        let mut request = self.agent.get(format!("{}{path}", self.base));
+        if let Some(authorization) = &self.authorization {
+            request = request.header("Authorization", authorization);
+        }
+        let answer = request.call().map_err(|error| self.unanswered(&error))?;
+        if answer.status().is_success() { Ok(answer) } else { Err(self.failure(answer)) }
+    }
+
     /// Sends the snapshot in `file`. `progress` is told how many bytes went out with each read.
     ///
     /// # Errors
@@ -174,16 +202,22 @@ impl Server {
 
     fn understand(&self, answer: Response<ureq::Body>) -> Result<SnapshotDetails, PushError> {
         let status = answer.status();
+        if !status.is_success() {
+            return Err(self.failure(answer));
+        }
+        let bytes = bytes_of(answer).map_err(|error| self.unanswered(&error))?;
+        serde_json::from_slice(&bytes).map_err(|_not_details| self.refused_without_reason(status))
+    }
+
+    /// What an answer means that is no success.
+    fn failure(&self, answer: Response<ureq::Body>) -> PushError {
+        let status = answer.status();
         let retry_after = retry_after(&answer);
         let is_problem = has_media_type(&answer, problem::MEDIA_TYPE);
-        let bytes = match answer.into_body().into_with_config().limit(MAX_ANSWER_BYTES).read_to_vec() {
+        let bytes = match bytes_of(answer) {
             Ok(bytes) => bytes,
-            Err(error) => return Err(self.unanswered(&error)),
+            Err(error) => return self.unanswered(&error),
         };
-        if status.is_success() {
-            return serde_json::from_slice(&bytes)
-                .map_err(|_not_details| self.refused_without_reason(status));
-        }
         let problem = is_problem.then(|| serde_json::from_slice::<Problem>(&bytes).ok()).flatten();
         if status.is_server_error()
             || matches!(status, StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS)
@@ -192,9 +226,9 @@ impl Server {
                 Some(problem) => problem.detail,
                 None => format!("{} answered {status}", self.base),
             };
-            return Err(PushError::Later { reason, retry_after });
+            return PushError::Later { reason, retry_after };
         }
-        Err(problem.map_or_else(|| self.refused_without_reason(status), PushError::Refused))
+        problem.map_or_else(|| self.refused_without_reason(status), PushError::Refused)
     }
 
     fn unanswered(&self, error: &ureq::Error) -> PushError {
@@ -250,6 +284,10 @@ fn header(sidecar: &Sidecar) -> String {
     shorter.more.clear();
     shorter.more.insert("left_out".to_owned(), "memory_stats: the sidecar was too long for a header".into());
     encoded(&shorter)
+}
+
+fn bytes_of(answer: Response<ureq::Body>) -> Result<Vec<u8>, ureq::Error> {
+    answer.into_body().into_with_config().limit(MAX_ANSWER_BYTES).read_to_vec()
 }
 
 fn retry_after(answer: &Response<ureq::Body>) -> Option<Duration> {

@@ -29,6 +29,13 @@ pub trait Recorder: Send {
     /// When they cannot be read.
     fn statistics(&mut self) -> Result<Statistics, RecorderError>;
 
+    /// The most bytes that were allocated at once on the current device, since the program began or last reset
+    /// the peak. Asked at each step where growth is watched: it must be quick.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    fn peak_bytes(&mut self) -> Result<u64, RecorderError>;
+
     /// Reads the history, and nothing else.
     ///
     /// # Errors

@@ -9,6 +9,7 @@
 
 use std::{
     collections::BTreeMap,
+    io,
     path::Path,
     sync::Arc,
     time::{Duration, Instant},
@@ -19,10 +20,12 @@ use tidegauge_snapshot::words::size;
 
 use crate::{
     courier::{Courier, Left, Parcel},
+    growth::{Grown, Growth},
     notices::Notices,
     outbox::Outbox,
-    plan::{Due, Numbers, Steps, Windows},
+    plan::{Due, Steps, Windows},
     recorder::{Group, Recorder, RecorderError, Statistics, Unwritten},
+    request::Lookout,
     settings::Settings,
     whereabouts::{Surroundings, Whereabouts},
 };
@@ -33,6 +36,11 @@ const MAX_FAILURES: u32 = 3;
 /// How long a chosen step may wait for earlier snapshots to be written. Past that it is skipped, and its events
 /// go to the next snapshot.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The reason of a snapshot that somebody asked for from outside.
+const ON_DEMAND: &str = "on-demand";
+/// The reason of a snapshot that growth called for.
+const GROWTH: &str = "growth";
 
 /// What a process is and has, handed in once.
 pub struct Process {
@@ -64,6 +72,10 @@ pub struct Session {
     state: State,
     /// There once recording began, until the end: what was taken is sent even after standing down.
     courier: Option<Courier>,
+    /// There while recording, where the system gave it a thread.
+    lookout: Option<Lookout>,
+    /// There when growth is watched.
+    growth: Option<Growth>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,7 +96,8 @@ impl Session {
     ) -> Self {
         let windows = Windows::new(settings.steps.clone(), settings.window);
         let whereabouts = Whereabouts::find(&settings.said, surroundings(&process, recorder.group()));
-        let (is_settled, n_failures, state, courier) = (false, 0, State::Waiting, None);
+        let growth = settings.growth.map(Growth::new);
+        let (is_settled, n_failures, state, courier, lookout) = (false, 0, State::Waiting, None, None);
         Self {
             settings,
             recorder,
@@ -96,6 +109,8 @@ impl Session {
             n_failures,
             state,
             courier,
+            lookout,
+            growth,
         }
     }
 
@@ -112,9 +127,8 @@ impl Session {
     pub fn step(&mut self, n: Option<u64>) {
         self.settle();
         match self.windows.end_of_step(n) {
-            Ok(Due::Nothing) => {}
-            Ok(Due::Clear) => self.clear(),
-            Ok(Due::Take(steps)) => self.take(steps, "step"),
+            Ok(due) if self.state == State::Recording => self.do_what_is_due(due),
+            Ok(_) => {}
             Err(error) => self.notices.say_once("step-back", error),
         }
     }
@@ -140,7 +154,45 @@ impl Session {
 
     /// Whether this rank is chosen, as far as it is known.
     pub fn is_chosen(&self) -> bool {
-        self.settings.ranks.contains(self.whereabouts.rank.into())
+        self.settings.ranks.contains(self.whereabouts.among())
+    }
+
+    /// What the plan says, or a snapshot that somebody asked for or growth calls for.
+    fn do_what_is_due(&mut self, due: Due) {
+        let grown = self.grown();
+        let is_asked = self.lookout.as_ref().is_some_and(Lookout::is_asked);
+        let unplanned = if is_asked { Some(ON_DEMAND) } else { grown.map(|_| GROWTH) };
+        let is_taken = match (due, unplanned, self.windows.since_cleared()) {
+            (Due::Take(steps), _, _) => self.take(steps, "step"),
+            (_, Some(reason), Some(steps)) => self.take(steps, reason),
+            (Due::Clear, _, _) => {
+                self.clear();
+                false
+            }
+            (Due::Nothing, _, _) => false,
+        };
+        if !is_taken {
+            return;
+        }
+        if let Some(lookout) = self.lookout.as_ref().filter(|_| is_asked) {
+            lookout.is_done();
+        }
+        if let (Some(growth), Some(grown)) = (&mut self.growth, grown) {
+            growth.taken();
+            self.notices.say(grown);
+        }
+    }
+
+    fn grown(&mut self) -> Option<Grown> {
+        let growth = self.growth.as_mut()?;
+        match self.recorder.peak_bytes() {
+            Ok(peak_bytes) => growth.end_of_step(peak_bytes),
+            Err(error) => {
+                self.notices.say(format_args!("growth is not watched any more: {error}"));
+                self.growth = None;
+                None
+            }
+        }
     }
 
     fn look_around(&mut self) {
@@ -160,6 +212,9 @@ impl Session {
             _ => {}
         }
         self.notices.on_rank(self.whereabouts.rank);
+        if let Some(lack) = self.settings.ranks.lacks(self.whereabouts.among()) {
+            self.notices.say_once("ranks", lack);
+        }
     }
 
     fn record_if_chosen(&mut self) {
@@ -171,6 +226,7 @@ impl Session {
             Ok(courier) => {
                 self.state = State::Recording;
                 self.courier = Some(courier);
+                self.lookout = self.look_out();
                 // Steps that ended before are not in the history.
                 self.windows.cleared();
                 self.say_that_it_records();
@@ -181,7 +237,7 @@ impl Session {
 
     /// One line per run, not one per rank, unless ranks were chosen.
     fn say_that_it_records(&self) {
-        if self.whereabouts.rank == 0 || self.settings.ranks != Numbers::All {
+        if self.whereabouts.rank == 0 || !self.settings.ranks.is_all() {
             self.notices.say(format_args!(
                 "recording run {}, steps {}, to {}",
                 self.whereabouts.run,
@@ -209,6 +265,14 @@ impl Session {
         courier.map_err(|error| format!("no thread to write and send snapshots with: {error}"))
     }
 
+    fn look_out(&self) -> Option<Lookout> {
+        let lookout = Lookout::start(&self.settings.outbox, &self.whereabouts.run);
+        let say = |error: &io::Error| {
+            self.notices.say(format_args!("snapshots cannot be asked for: no thread to look with: {error}"));
+        };
+        lookout.inspect_err(say).ok()
+    }
+
     fn clear(&mut self) {
         if self.state != State::Recording {
             return;
@@ -219,20 +283,24 @@ impl Session {
         }
     }
 
-    fn take(&mut self, steps: Steps, reason: &str) {
-        let (State::Recording, Some(courier)) = (self.state, &self.courier) else { return };
+    /// Whether it worked.
+    fn take(&mut self, steps: Steps, reason: &str) -> bool {
+        let (State::Recording, Some(courier)) = (self.state, &self.courier) else { return false };
         let mut has_room = courier.has_room(Duration::ZERO);
         if !has_room {
             (self.process.waiting)(&mut || has_room = courier.has_room(PATIENCE));
         }
         if !has_room {
             self.notices.say("no snapshot: earlier ones are still being written; its events go to the next");
-            return;
+            return false;
         }
         let Taken { unwritten, mut sidecar, is_cleared } =
             match take(&mut *self.recorder, &self.settings, (self.process.now_us)()) {
                 Ok(taken) => taken,
-                Err(error) => return self.failed(&format!("no snapshot: {error}")),
+                Err(error) => {
+                    self.failed(&format!("no snapshot: {error}"));
+                    return false;
+                }
             };
         self.n_failures = 0;
         sidecar.place = Place {
@@ -247,6 +315,7 @@ impl Session {
             Ok(()) => self.windows.cleared(),
             Err(error) => self.stand_down(&format!("the history cannot be cleared: {error}")),
         }
+        true
     }
 
     fn failed(&mut self, reason: &str) {
@@ -264,6 +333,7 @@ impl Session {
     }
 
     fn end(&mut self, next: State) {
+        self.lookout = None;
         if std::mem::replace(&mut self.state, next) == State::Recording
             && let Err(error) = self.recorder.stop()
         {
@@ -368,6 +438,7 @@ mod tests {
         backend::Recording,
         fake_server::{Answer, FakeServer, Received},
         outbox::Draft,
+        request,
     };
 
     /// What a recorder was asked, in order, and what it is to answer.
@@ -378,6 +449,7 @@ mod tests {
         group: Option<Group>,
         fails: Option<&'static str>,
         cannot_write: bool,
+        peak_bytes: Option<u64>,
     }
 
     #[derive(Clone, Default)]
@@ -413,6 +485,10 @@ mod tests {
 
         fn statistics(&mut self) -> Result<Statistics, RecorderError> {
             Err(RecorderError("no statistics".to_owned()))
+        }
+
+        fn peak_bytes(&mut self) -> Result<u64, RecorderError> {
+            self.0.lock().unwrap().peak_bytes.ok_or_else(|| RecorderError("no peak".to_owned()))
         }
 
         fn read(&mut self) -> Result<Box<dyn Unwritten>, RecorderError> {
@@ -625,6 +701,95 @@ mod tests {
         session.stop();
         let expected = [pair("startup", "model"), pair("1–2 validation", "1 2a"), pair("2", "2b")];
         assert_eq!(cells(&server.received()), expected);
+    }
+
+    /// Waits until the session has noticed that a snapshot is asked for.
+    fn until_asked(session: &Session) {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while !session.lookout.as_ref().unwrap().is_asked() {
+            assert!(Instant::now() < deadline, "nobody looked");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    #[test]
+    fn a_snapshot_asked_for_from_outside_is_taken_at_the_next_steps_end_and_once() {
+        let (server, outbox, double) =
+            (FakeServer::that_takes_all(), TempDir::new().unwrap(), Double::default());
+        let mut session = session(&server.address, &outbox, &double, &[("steps", "6")]);
+        session.begin();
+        for n in 1..=3 {
+            double.happens(&n.to_string());
+            session.step(None);
+        }
+        request::ask(outbox.path(), Some("gpt")).unwrap();
+        until_asked(&session);
+        for n in 4..=6 {
+            double.happens(&n.to_string());
+            session.step(Some(n));
+            session.step(Some(n));
+        }
+        session.stop();
+        assert_eq!(cells(&server.received()), [pair("1–4 on-demand", "1 2 3 4"), pair("5–6", "5 6")]);
+    }
+
+    #[test]
+    fn a_step_that_is_taken_anyway_answers_who_asked() {
+        let (server, outbox, double) =
+            (FakeServer::that_takes_all(), TempDir::new().unwrap(), Double::default());
+        let mut session = session(&server.address, &outbox, &double, &[("steps", "1")]);
+        session.begin();
+        request::ask(outbox.path(), None).unwrap();
+        until_asked(&session);
+        session.step(None);
+        session.step(None);
+        session.stop();
+        assert_eq!(cells(&server.received()), [pair("1", "")]);
+    }
+
+    #[test]
+    fn a_snapshot_asked_for_that_fails_is_tried_at_the_next_step() {
+        let (server, outbox, double) =
+            (FakeServer::that_takes_all(), TempDir::new().unwrap(), Double::default());
+        let mut session = session(&server.address, &outbox, &double, &[("steps", "none")]);
+        session.begin();
+        request::ask(outbox.path(), None).unwrap();
+        until_asked(&session);
+        double.0.lock().unwrap().fails = Some("read");
+        session.step(None);
+        double.0.lock().unwrap().fails = None;
+        session.step(None);
+        session.step(None);
+        session.stop();
+        assert_eq!(cells(&server.received()), [pair("1–2 on-demand", "")]);
+    }
+
+    #[test]
+    fn memory_that_grows_calls_for_a_snapshot() {
+        let (server, outbox, double) =
+            (FakeServer::that_takes_all(), TempDir::new().unwrap(), Double::default());
+        let keywords = [("steps", "none"), ("growth", "1.5"), ("growth_pause", "3")];
+        let mut session = session(&server.address, &outbox, &double, &keywords);
+        session.begin();
+        for peak in [10, 10, 10, 10, 10, 10, 20, 20, 20, 20] {
+            double.0.lock().unwrap().peak_bytes = Some(peak);
+            session.step(None);
+        }
+        session.stop();
+        assert_eq!(cells(&server.received()), [pair("1–7 growth", ""), pair("8–10 growth", "")]);
+    }
+
+    #[test]
+    fn growth_that_cannot_be_watched_costs_nothing_but_a_line() {
+        let (server, outbox, double) =
+            (FakeServer::that_takes_all(), TempDir::new().unwrap(), Double::default());
+        let mut session = session(&server.address, &outbox, &double, &[("growth", "1.5"), ("steps", "2")]);
+        session.begin();
+        session.step(None);
+        session.step(None);
+        session.stop();
+        assert!(session.growth.is_none());
+        assert_eq!(cells(&server.received()), [pair("1–2", "")]);
     }
 
     #[test]

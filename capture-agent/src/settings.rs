@@ -1,11 +1,17 @@
 //! What a person can choose, and from where: keyword, then `TIDEGAUGE_*`, then the default.
 
-use std::{collections::BTreeMap, fmt::Display, path::PathBuf, str::FromStr, time::Duration};
+use std::{
+    collections::BTreeMap, fmt::Display, num::NonZeroU64, path::PathBuf, str::FromStr, time::Duration,
+};
+
+use tidegauge_snapshot::words::size;
 
 use crate::{
     backend::Recording,
+    choice::{ChoiceError, RankChoice, StepChoice},
+    growth::GrowthSettings,
     outbox,
-    plan::{Numbers, Window},
+    plan::Window,
     push::{AddressError, DEFAULT_SERVER, Server},
     whereabouts::Said,
 };
@@ -16,6 +22,9 @@ const DEFAULT_STEPS: &str = "1,5,10";
 
 /// Enough for several steps of a large model, about 40 MB of pickle, and quick to take.
 const DEFAULT_MAX_ENTRIES: u64 = 100_000;
+
+/// Steps between snapshots of growth: a run of ten thousand steps that grows all the time gives a hundred.
+const DEFAULT_GROWTH_PAUSE: u64 = 100;
 
 /// The longest wait for the network at exit, seconds. What is not sent by then stays in the outbox.
 const DEFAULT_FLUSH_SECS: u64 = 5;
@@ -29,12 +38,16 @@ pub struct Settings {
     pub said: Said,
     /// Where snapshots go.
     pub server: Server,
+    /// Whether a token may travel unencrypted to another machine.
+    pub insecure: bool,
     /// At the ends of which steps.
-    pub steps: Numbers,
+    pub steps: StepChoice,
     /// On which ranks.
-    pub ranks: Numbers,
+    pub ranks: RankChoice,
     /// What a snapshot covers.
     pub window: Window,
+    /// From which growth of memory on a snapshot is taken that was not planned; off without.
+    pub growth: Option<GrowthSettings>,
     /// What is recorded.
     pub recording: Recording,
     /// The outbox's folder.
@@ -61,6 +74,44 @@ pub enum SettingError {
     Address(#[from] AddressError),
 }
 
+/// A setting as it is in force.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InForce {
+    /// The keyword.
+    pub name: &'static str,
+    /// What it is; of a token only whether there is one.
+    pub value: String,
+    /// Where that comes from.
+    pub source: Source,
+}
+
+/// Where a setting comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    /// A keyword.
+    Argument,
+    /// A variable.
+    Environment,
+    /// Neither.
+    Default,
+}
+
+impl Source {
+    /// "argument", "environment", "default"
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Argument => "argument",
+            Self::Environment => "environment",
+            Self::Default => "default",
+        }
+    }
+}
+
+/// The name of a keyword's variable.
+pub fn variable(name: &str) -> String {
+    format!("TIDEGAUGE_{}", name.to_uppercase())
+}
+
 /// Names of the keywords, in the order of the documentation. Each has a variable, `TIDEGAUGE_` and its name in
 /// capitals.
 pub const NAMES: &[&str] = &[
@@ -70,6 +121,8 @@ pub const NAMES: &[&str] = &[
     "steps",
     "ranks",
     "window",
+    "growth",
+    "growth_pause",
     "stacks",
     "context",
     "max_entries",
@@ -103,16 +156,20 @@ impl Settings {
                 rank: chosen.parsed("rank", "a number")?,
             },
             server: Server::new(&server, token.as_deref(), insecure)?,
-            steps: chosen.numbers("steps", DEFAULT_STEPS)?,
-            ranks: chosen.numbers("ranks", "all")?,
+            insecure,
+            steps: chosen.choice("steps", DEFAULT_STEPS)?,
+            ranks: chosen.choice("ranks", "all")?,
             window: match chosen.word("window", &["since_previous", "step"])?.as_deref() {
                 Some("step") => Window::Step,
                 _ => Window::SincePrevious,
             },
+            growth: chosen.growth()?,
             recording: Recording {
                 context: chosen.word("context", &["all", "alloc", "state"])?.unwrap_or("all".to_owned()),
                 stacks: chosen.word("stacks", &["python", "all"])?.unwrap_or("python".to_owned()),
-                max_entries: chosen.parsed("max_entries", "a number")?.unwrap_or(DEFAULT_MAX_ENTRIES),
+                max_entries: chosen
+                    .parsed::<NonZeroU64>("max_entries", "a number from 1 upwards")?
+                    .map_or(DEFAULT_MAX_ENTRIES, NonZeroU64::get),
             },
             outbox: chosen.text("outbox").map_or_else(|| default_outbox(env), |(_, folder)| folder.into()),
             outbox_max_bytes: chosen.parsed("outbox_bytes", "bytes")?.unwrap_or(outbox::DEFAULT_MAX_BYTES),
@@ -120,6 +177,54 @@ impl Settings {
                 chosen.parsed("flush_secs", "whole seconds")?.unwrap_or(DEFAULT_FLUSH_SECS),
             ),
         })
+    }
+}
+
+impl Settings {
+    /// All settings in the order of the documentation, with their sources. Takes what [`Settings::new`] took.
+    pub fn in_force(
+        &self,
+        keywords: &BTreeMap<&str, String>,
+        env: &dyn Fn(&str) -> Option<String>,
+    ) -> Vec<InForce> {
+        let chosen = Chosen { keywords, env };
+        let in_force = |name: &&'static str| {
+            let said = chosen.text(name);
+            let source = match &said {
+                Some((found, _)) if found == name => Source::Argument,
+                Some(_) => Source::Environment,
+                None => Source::Default,
+            };
+            InForce { name, value: self.value(name), source }
+        };
+        NAMES.iter().map(in_force).collect()
+    }
+
+    fn value(&self, name: &str) -> String {
+        let found_at_start = |said: Option<String>| said.unwrap_or_else(|| "found at the start".to_owned());
+        let flag = |flag| if flag { "yes" } else { "no" }.to_owned();
+        let growth = |value: fn(GrowthSettings) -> String| self.growth.map_or("off".to_owned(), value);
+        match name {
+            "run" => found_at_start(self.said.run.clone()),
+            "server" => self.server.address().to_owned(),
+            "token" => if self.server.has_token() { "given" } else { "none" }.to_owned(),
+            "steps" => self.steps.to_string(),
+            "ranks" => self.ranks.to_string(),
+            "window" => self.window.as_str().to_owned(),
+            "growth" => growth(|growth| growth.factor.to_string()),
+            "growth_pause" => growth(|growth| growth.pause_steps.to_string()),
+            "stacks" => self.recording.stacks.clone(),
+            "context" => self.recording.context.clone(),
+            "max_entries" => self.recording.max_entries.to_string(),
+            "role" => found_at_start(self.said.role.clone()),
+            "rank" => found_at_start(self.said.rank.map(|rank| rank.to_string())),
+            "outbox" => self.outbox.display().to_string(),
+            "outbox_bytes" => format!("{} ({})", self.outbox_max_bytes, size(self.outbox_max_bytes)),
+            "flush_secs" => self.flush.as_secs().to_string(),
+            "insecure" => flag(self.insecure),
+            "enabled" => flag(self.enabled),
+            _ => String::new(),
+        }
     }
 }
 
@@ -138,7 +243,7 @@ struct Chosen<'a> {
 impl Chosen<'_> {
     /// The text, and the name of where it comes from.
     fn text(&self, name: &str) -> Option<(String, String)> {
-        let variable = format!("TIDEGAUGE_{}", name.to_uppercase());
+        let variable = variable(name);
         let keyword = self.keywords.get(name).map(|text| (name.to_owned(), text.clone()));
         keyword.or_else(|| Some((variable.clone(), (self.env)(&variable).filter(|text| !text.is_empty())?)))
     }
@@ -151,9 +256,27 @@ impl Chosen<'_> {
         }
     }
 
-    fn numbers(&self, name: &str, default: &str) -> Result<Numbers, SettingError> {
+    fn choice<T: FromStr<Err = ChoiceError>>(&self, name: &str, default: &str) -> Result<T, SettingError> {
         let (name, text) = self.text(name).unwrap_or_else(|| (name.to_owned(), default.to_owned()));
         text.parse().map_err(|error| wrong(name, error))
+    }
+
+    fn growth(&self) -> Result<Option<GrowthSettings>, SettingError> {
+        let pause_steps = self.parsed::<NonZeroU64>("growth_pause", "a number of steps from 1 upwards")?;
+        let pause_steps = pause_steps.map_or(DEFAULT_GROWTH_PAUSE, NonZeroU64::get);
+        match self.text("growth") {
+            None => Ok(None),
+            Some((_, text)) if text.trim() == "off" => Ok(None),
+            Some((name, text)) => match text.trim().parse::<f64>() {
+                Ok(factor) if factor > 1.0 && factor.is_finite() => {
+                    Ok(Some(GrowthSettings { factor, pause_steps }))
+                }
+                _ => Err(wrong(
+                    name,
+                    format!(r#"expected "off" or a factor above 1, such as 1.2, found {text:?}"#),
+                )),
+            },
+        }
     }
 
     fn word(&self, name: &str, words: &[&str]) -> Result<Option<String>, SettingError> {
@@ -194,7 +317,7 @@ mod tests {
         let settings = settings(&[("steps", "7,8")], &env).unwrap();
         assert_eq!(settings.steps.to_string(), "7, 8");
         assert_eq!(settings.said.run.as_deref(), Some("from-env"));
-        assert_eq!(settings.ranks, Numbers::All);
+        assert!(settings.ranks.is_all());
         assert_eq!(settings.recording.max_entries, 100_000);
         assert_eq!(settings.server.address(), DEFAULT_SERVER);
         assert_eq!(settings.outbox, PathBuf::from("/home/me/.local/state/tidegauge/outbox"));
@@ -205,13 +328,61 @@ mod tests {
         let error = |keywords, env| settings(keywords, env).unwrap_err();
         assert_eq!(
             error(&[], &[("TIDEGAUGE_STEPS", "first")]),
-            r#"TIDEGAUGE_STEPS: expected "all" or numbers such as 1,5,10-12, found "first""#
+            r#"TIDEGAUGE_STEPS: expected "all", "none" or parts such as 1,5,10-20,every:100,first:3, found "first""#
         );
         assert_eq!(
             error(&[("window", "wide")], &[]),
             r#"window: expected one of since_previous, step, found "wide""#
         );
-        assert_eq!(error(&[("max_entries", "-1")], &[]), r#"max_entries: expected a number, found "-1""#);
+        assert_eq!(
+            error(&[("max_entries", "-1")], &[]),
+            r#"max_entries: expected a number from 1 upwards, found "-1""#
+        );
+        assert_eq!(
+            error(&[("max_entries", "0")], &[]),
+            r#"max_entries: expected a number from 1 upwards, found "0""#
+        );
+        assert_eq!(
+            error(&[("ranks", "sample:0")], &[]),
+            r#"ranks: "sample:0" chooses nothing: it needs a whole number from 1 upwards"#
+        );
+        assert!(error(&[("steps", "")], &[]).starts_with("steps: nothing is chosen"));
+    }
+
+    #[test]
+    fn every_setting_is_listed_with_what_it_is_and_where_from() {
+        let keywords = BTreeMap::from([("steps", "every:5".to_owned()), ("token", "secret".to_owned())]);
+        let env = |name: &str| (name == "TIDEGAUGE_RANKS").then(|| "0".to_owned());
+        let settings = Settings::new(&keywords, &env).unwrap();
+        let all = settings.in_force(&keywords, &env);
+        assert_eq!(all.iter().map(|setting| setting.name).collect::<Vec<_>>(), NAMES);
+        let of = |name| {
+            let setting = all.iter().find(|setting| setting.name == name).unwrap();
+            (setting.value.as_str(), setting.source)
+        };
+        assert_eq!(of("steps"), ("every 5", Source::Argument));
+        assert_eq!(of("ranks"), ("0", Source::Environment));
+        assert_eq!(of("max_entries"), ("100000", Source::Default));
+        assert_eq!(of("token"), ("given", Source::Argument));
+        assert_eq!((of("growth"), of("insecure").0), (("off", Source::Default), "no"));
+        // Each has words of its own.
+        assert!(all.iter().all(|setting| !setting.value.is_empty()));
+    }
+
+    #[test]
+    fn growth_is_off_until_a_factor_is_given() {
+        let growth = |keywords: &[(&'static str, &str)]| settings(keywords, &[]).map(|s| s.growth);
+        assert_eq!((growth(&[]), growth(&[("growth", "off")])), (Ok(None), Ok(None)));
+        let expected = GrowthSettings { factor: 1.2, pause_steps: 100 };
+        assert_eq!(growth(&[("growth", "1.2")]), Ok(Some(expected)));
+        let expected = GrowthSettings { factor: 2.0, pause_steps: 7 };
+        assert_eq!(growth(&[("growth", "2"), ("growth_pause", "7")]), Ok(Some(expected)));
+        for wrong in ["1", "0.5", "-2", "NaN", "inf", "much"] {
+            let sentence =
+                format!(r#"growth: expected "off" or a factor above 1, such as 1.2, found {wrong:?}"#);
+            assert_eq!(growth(&[("growth", wrong)]), Err(sentence));
+        }
+        assert!(growth(&[("growth_pause", "0")]).unwrap_err().starts_with("growth_pause: expected"));
     }
 
     #[test]

@@ -5,7 +5,7 @@
 
 use tidegauge_api::Place;
 
-use crate::recorder::Group;
+use crate::{choice::RankAmong, recorder::Group};
 
 /// What the process can be asked.
 #[derive(Clone, Copy)]
@@ -44,6 +44,8 @@ pub struct Whereabouts {
     pub role: Option<String>,
     /// Global rank; 0 when nothing tells.
     pub rank: u32,
+    /// Number on its machine.
+    pub local_rank: Option<u32>,
     /// Number of ranks.
     pub world_size: Option<u32>,
     /// Name of the machine.
@@ -60,10 +62,16 @@ impl Whereabouts {
             attempt: number(around, "TORCHELASTIC_RESTART_COUNT"),
             role: said.role.clone().or_else(|| role(around)),
             rank: said.rank.or(around.group.map(|group| group.rank)).or_else(|| rank(around)).unwrap_or(0),
+            local_rank: local_rank(around),
             world_size: around.group.map(|group| group.world_size).or_else(|| world_size(around)),
             host: around.host.to_owned(),
             pid: around.pid,
         }
+    }
+
+    /// What a choice of ranks is asked about.
+    pub fn among(&self) -> RankAmong {
+        RankAmong { rank: self.rank, local_rank: self.local_rank, world_size: self.world_size }
     }
 
     /// As a place, without steps.
@@ -93,6 +101,15 @@ fn rank(around: Surroundings<'_>) -> Option<u32> {
         "RANK_ID",
     ];
     number(around, "RANK").or_else(slurm).or_else(|| others.iter().find_map(|name| number(around, name)))
+}
+
+fn local_rank(around: Surroundings<'_>) -> Option<u32> {
+    let slurm =
+        || number(around, "SLURM_NTASKS").filter(|n| *n > 1).and_then(|_| number(around, "SLURM_LOCALID"));
+    let others = ["OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"];
+    number(around, "LOCAL_RANK")
+        .or_else(slurm)
+        .or_else(|| others.iter().find_map(|name| number(around, name)))
 }
 
 fn world_size(around: Surroundings<'_>) -> Option<u32> {
@@ -174,6 +191,15 @@ mod tests {
         assert_eq!(rank_in(&[("OMPI_COMM_WORLD_RANK", "4")]), 4);
         assert_eq!(rank_in(&[("RANK_ID", "6")]), 6);
         assert_eq!(rank_in(&[]), 0);
+    }
+
+    #[test]
+    fn the_rank_on_a_machine_is_the_launchers_word() {
+        let local = |env: &[(&str, &str)]| found(Said::default(), env, None).local_rank;
+        assert_eq!(local(&[("LOCAL_RANK", "3"), ("OMPI_COMM_WORLD_LOCAL_RANK", "1")]), Some(3));
+        assert_eq!(local(&[("SLURM_LOCALID", "2"), ("SLURM_NTASKS", "8")]), Some(2));
+        assert_eq!(local(&[("SLURM_LOCALID", "0"), ("SLURM_NTASKS", "1")]), None);
+        assert_eq!(local(&[("RANK", "3")]), None);
     }
 
     #[test]

@@ -25,6 +25,7 @@ class Receiver(http.server.ThreadingHTTPServer):
     def __init__(self):
         self.snapshots = []
         self.status = 201
+        self.token = None
         super().__init__(("127.0.0.1", 0), Handler)
         self.address = f"http://127.0.0.1:{self.server_port}"
 
@@ -70,6 +71,20 @@ class Handler(http.server.BaseHTTPRequestHandler):
             ).encode()
         self.send_response(self.server.status)
         self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def do_GET(self):
+        is_known = self.server.token in (None, self.headers.get("Authorization", "").removeprefix("Bearer "))
+        status, kind, answer = 200, "application/json", b"[]"
+        if self.path == "/readyz":
+            kind, answer = "text/plain", b"ready\n"
+        elif not is_known:
+            problem = {"type": "no-token", "title": "A token is needed", "status": 401, "detail": "it asks for its token"}
+            status, kind, answer = 401, "application/problem+json", json.dumps(problem).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(answer)))
         self.end_headers()
         self.wfile.write(answer)

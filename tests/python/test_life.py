@@ -178,7 +178,7 @@ def test_mistakes_in_settings_and_arguments_are_said_and_not_raised(train, recei
         tidegauge.step(1)
         """
     )
-    assert 'steps: expected "all" or numbers such as 1,5,10-12, found "first"' in done.said
+    assert 'steps: expected "all", "none" or parts such as 1,5,10-20,every:100,first:3, found "first"' in done.said
     assert 'there is no setting "stepz"' in done.said
     assert "step(): " in done.said
     assert "step(1) after step(2) is ignored" in done.said
@@ -245,3 +245,45 @@ def test_a_large_snapshot_is_written_while_training_goes_on(train, receiver):
         TIDEGAUGE_FLUSH_SECS="0",
     )
     assert int(done.printed) > 20
+
+
+def test_steps_are_chosen_by_list_range_stride_and_rule(train, receiver):
+    script = """
+        import itertools, torch, tidegauge
+        tidegauge.start(steps={steps})
+        torch.cuda.alloc(1 << 20)
+        for _ in range(9):
+            tidegauge.step()
+    """
+    chosen = {
+        '"first:2,every:4"': ["1", "2", "3-4", "5-8"],
+        "range(2, 10**12, 3)": ["1-2", "3-5", "6-8"],
+        "range(8, 0, -4)": ["1-4", "5-8"],
+        '[1, range(6, 8), "every:9"]': ["1", "2-6", "7", "8-9"],
+    }
+    for steps, labels in chosen.items():
+        train(script.format(steps=steps))
+        assert receiver.labels() == labels, steps
+        receiver.snapshots.clear()
+    for steps in ("range(0)", "[]", "0.5", "[-1]", "itertools.count()", '"every:0"'):
+        done = train(script.format(steps=steps))
+        [line] = done.said.splitlines()
+        assert line.startswith("tidegauge: nothing is recorded: steps: "), (steps, line)
+        assert receiver.snapshots == []
+
+
+def test_ranks_are_chosen_by_node_and_by_sample(train, receiver):
+    script = """
+        import torch, tidegauge
+        tidegauge.start(steps=[1])
+        torch.cuda.alloc(1 << 20)
+        tidegauge.step()
+    """
+    for rank in range(4):
+        around = dict(RANK=str(rank), LOCAL_RANK=str(rank % 2), WORLD_SIZE="4")
+        train(script, TIDEGAUGE_RANKS="node-first", TIDEGAUGE_ROLE="node", **around)
+        train(script, TIDEGAUGE_RANKS="1,sample:2", TIDEGAUGE_ROLE="sample", **around)
+    ranks = {(s.sidecar["role"], s.sidecar["rank"]) for s in receiver.snapshots}
+    assert ranks == {("node", 0), ("node", 2), ("sample", 0), ("sample", 1), ("sample", 2)}
+    done = train(script, TIDEGAUGE_RANKS="node-first", RANK="0")
+    assert "nothing tells the local rank (LOCAL_RANK), so rank 0 alone is chosen" in done.said

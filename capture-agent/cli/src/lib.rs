@@ -1,4 +1,4 @@
-//! The command line: `tidegauge inspect`, `tidegauge export` and `tidegauge push`.
+//! The command line: `tidegauge inspect`, `export`, `push`, `take` and `doctor`.
 //!
 //! A library, so that the Python package can bring the same program. Data goes to standard output, talk to
 //! standard error.
@@ -8,6 +8,8 @@
 mod inspect;
 mod export;
 mod push;
+mod take;
+mod doctor;
 mod opened;
 mod members;
 mod search;
@@ -43,6 +45,8 @@ enum Command {
     Inspect(inspect::Inspect),
     Export(export::Export),
     Push(push::Push),
+    Take(take::Take),
+    Doctor(doctor::Doctor),
 }
 
 /// Runs the program with these arguments, the first being its name, and returns the exit status.
@@ -59,6 +63,8 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         Command::Inspect(inspect) => inspect.run(),
         Command::Export(export) => export.run(),
         Command::Push(push) => push.run(),
+        Command::Take(take) => take.run(),
+        Command::Doctor(doctor) => doctor.run(),
     };
     result.unwrap_or_else(|error| {
         eprintln!("error: {error:#}");

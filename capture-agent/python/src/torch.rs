@@ -144,6 +144,17 @@ impl Recorder for Torch {
         attached(|py| Torch::statistics(self, py))
     }
 
+    fn peak_bytes(&mut self) -> Result<u64, RecorderError> {
+        attached(|py| {
+            let stats = self.module.bind(py).call_method0(intern!(py, "memory_stats"))?;
+            // A device that was not used yet has no statistics.
+            match stats.cast::<PyDict>()?.get_item(intern!(py, "allocated_bytes.all.peak"))? {
+                Some(peak) => peak.extract(),
+                None => Ok(0),
+            }
+        })
+    }
+
     fn read(&mut self) -> Result<Box<dyn Unwritten>, RecorderError> {
         attached(|py| {
             let snapshot = self.memory(py)?.call_method0(intern!(py, "_snapshot"))?;

@@ -9,9 +9,11 @@ def start(
     *,
     server: str | None = None,
     token: str | None = None,
-    steps: Iterable[int] | str | None = None,
-    ranks: Iterable[int] | str | None = None,
+    steps: Iterable[int | str | range] | str | None = None,
+    ranks: Iterable[int | str | range] | str | None = None,
     window: Literal["since_previous", "step"] | None = None,
+    growth: float | Literal["off"] | None = None,
+    growth_pause: int | None = None,
     stacks: Literal["python", "all"] | None = None,
     context: Literal["all", "alloc", "state"] | None = None,
     max_entries: int | None = None,
@@ -32,9 +34,14 @@ def start(
     run: Name of the run. Default: WANDB_RUN_ID, MLFLOW_RUN_ID, the launcher's job id, or the script's name.
     server: Where snapshots go. Default: http://127.0.0.1:8642.
     token: The server's token; over plain http it is only sent to this machine, unless ``insecure``.
-    steps: At the ends of which steps: ``[1, 5, 10]``, ``"1,5,10-12"`` or ``"all"``. Default: 1, 5 and 10.
-    ranks: On which ranks; others do not record at all. Default: ``"all"``.
+    steps: At the ends of which steps: ``[1, 5, 10]``, ``range(0, 1000, 100)``, ``"all"``, ``"none"`` or parts such as
+        ``"1,5,10-20,every:100,first:3"``. Default: 1, 5 and 10.
+    ranks: On which ranks; others do not record at all: a list, a range or parts such as
+        ``"0,8-15,node-first,sample:8"``. Default: ``"all"``.
     window: What a snapshot covers: all steps since the previous one (the default), or its step alone.
+    growth: A factor, such as 1.2: a step whose peak is that much above the median of recent steps takes a snapshot.
+        Default: off.
+    growth_pause: At most one snapshot of growth in so many steps. Default: 100.
     stacks: "python" (the default), or "all" to add C++ frames, which makes snapshots very slow to take.
     context: For which events stacks are kept. Default: "all".
     max_entries: The most events that are kept for one snapshot. Default: 100000.

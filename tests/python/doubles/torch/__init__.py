@@ -11,6 +11,14 @@ __version__ = os.environ.get("DOUBLE_TORCH", "2.9.1+cu128")
 _minor = int(__version__.split(".")[1])
 
 cuda = backend("cuda", Allocator(has_time=True, has_workspace=False), os.environ.get("DOUBLE_CUDA", "1") == "1")
+uint8 = "uint8"
+
+
+def empty(size, dtype, device):
+    """A tensor, as far as the allocator sees it."""
+    return globals()[device].alloc(size)
+
+
 cuda.memory = types.ModuleType("torch.cuda.memory")
 
 
