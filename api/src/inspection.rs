@@ -136,7 +136,11 @@ pub fn inspect_knowing(
         file: file.to_owned(),
         bytes,
         wrapping: snapshot.wrapping.clone(),
-        producer: snapshot.producer.clone(),
+        // Where nothing in the file says so, the rounding that fits its segments does.
+        producer: match replays.iter().any(|replay| replay.rounding.padding > 0) {
+            true => "torch_npu".to_owned(),
+            false => snapshot.producer.clone(),
+        },
         devices: snapshot
             .devices
             .iter()
@@ -184,5 +188,26 @@ fn inspect_device(snapshot: &Snapshot, device: &Device, replay: &Replay) -> Devi
         reserved: levels(|levels| levels.reserved),
         peak_event: u64::from(replay.peak_state).checked_sub(1),
         preexisting_blocks: replay.n_preexisting as u64,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_only_fits_the_rounding_of_an_npu_is_an_npus() {
+        // 512 bytes in a block of 1,024: nothing but torch_npu does that.
+        let file = r#"{"segments": [{"device": 0, "address": 4096, "total_size": 2097152, "stream": 0, "blocks": [
+            {"address": 4096, "size": 1024, "requested_size": 512, "state": "active_allocated"},
+            {"address": 5120, "size": 2096128, "requested_size": 0, "state": "inactive"}],
+            "segment_pool_id": [0, 0], "is_expandable": false}], "device_traces": [[
+            {"action": "segment_alloc", "addr": 4096, "size": 2097152, "stream": 0},
+            {"action": "alloc", "addr": 4096, "size": 512, "stream": 0}]]}"#;
+        let snapshot = tidegauge_snapshot::read::open(file.as_bytes()).unwrap();
+        let inspection = inspect(&snapshot, "memory.json", 9);
+        assert_eq!(snapshot.producer, "torch 2.1");
+        assert_eq!(inspection.producer, "torch_npu");
+        assert_eq!(inspection.devices[0].allocated, Levels { head: 0, peak: 1024, end: 1024 });
     }
 }

@@ -145,15 +145,18 @@ fn of_device(snapshot: &Snapshot, device: &Device, replay: &Replay, known: &Know
     let n_empty = allocs().filter(|event| trace.stack[*event] == StackId::EMPTY).count() as u64;
     if n_bare > 0 {
         let message = format!(
-            "{n_bare} of {n_allocs} allocations{on} have no stack: recording ran with context=None or \
-             context=\"state\""
+            "{} of {} allocations{on} have no stack: recording ran with context=None or context=\"state\"",
+            count(n_bare),
+            count(n_allocs)
         );
         all.push(finding("no-stack", n_bare, message));
     }
     if n_empty > 0 {
         let message = format!(
-            "{n_empty} of {n_allocs} allocations{on} have an empty stack: they were made by threads without Python \
-             frames, such as the backward pass; stacks=\"all\" would show their C++ frames"
+            "{} of {} allocations{on} have an empty stack: they were made by threads without Python frames, such as the \
+             backward pass; stacks=\"all\" would show their C++ frames",
+            count(n_empty),
+            count(n_allocs)
         );
         all.push(finding("empty-stack", n_empty, message));
     }
