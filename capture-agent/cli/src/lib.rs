@@ -13,6 +13,9 @@ mod doctor;
 mod opened;
 mod members;
 mod search;
+mod destination;
+mod parcel;
+mod sending;
 mod progress;
 mod style;
 

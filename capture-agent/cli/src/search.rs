@@ -1,8 +1,9 @@
 //! Snapshots below a folder: told by their names, and where a name tells little, by their first bytes.
 
 use std::{
-    fs::{self, File},
-    io::Read as _,
+    fs::{self, File, Metadata},
+    io::{self, Read as _},
+    ops::ControlFlow,
     path::{Path, PathBuf},
 };
 
@@ -30,20 +31,70 @@ pub(crate) fn files_at(path: &Path) -> Result<Vec<Found>> {
         return Ok(vec![Found { path: path.to_owned(), is_guess: false }]);
     }
     let mut files = Vec::new();
-    let mut folders = vec![(path.to_owned(), 0)];
-    while let Some((folder, depth)) = folders.pop() {
-        let entries = fs::read_dir(&folder).with_context(|| format!("cannot list {}", folder.display()))?;
-        for entry in entries {
-            let path = entry?.path();
-            match fs::metadata(&path) {
-                Ok(metadata) if metadata.is_dir() && depth < MAX_DEPTH => folders.push((path, depth + 1)),
-                Ok(metadata) if metadata.is_file() => files.extend(found(path)),
-                _ => {}
-            }
+    let mut trouble = None;
+    walk(path, &mut |step| {
+        match step {
+            Step::File(found, _) => files.push(found),
+            Step::Unlisted(folder, error) => trouble = Some((folder, error)),
         }
+        if trouble.is_none() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    });
+    if let Some((folder, error)) = trouble {
+        return Err(error).with_context(|| format!("cannot list {}", folder.display()));
     }
     files.sort();
     Ok(files)
+}
+
+/// What a walk comes past.
+pub(crate) enum Step {
+    File(Found, Metadata),
+    /// A folder that cannot be listed, or not to its end.
+    Unlisted(PathBuf, io::Error),
+}
+
+/// Comes past everything below a folder that may be a snapshot, in no order, until `visit` breaks.
+pub(crate) fn walk(folder: &Path, visit: &mut dyn FnMut(Step) -> ControlFlow<()>) {
+    let mut folders = vec![(folder.to_owned(), 0)];
+    while let Some((folder, depth)) = folders.pop() {
+        if walk_one(&folder, depth, &mut folders, visit).is_break() {
+            return;
+        }
+    }
+}
+
+fn walk_one(
+    folder: &Path,
+    depth: usize,
+    folders: &mut Vec<(PathBuf, usize)>,
+    visit: &mut dyn FnMut(Step) -> ControlFlow<()>,
+) -> ControlFlow<()> {
+    let entries = match fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) => return visit(Step::Unlisted(folder.to_owned(), error)),
+    };
+    for entry in entries {
+        let entry = match entry {
+            Ok(entry) => entry,
+            Err(error) => return visit(Step::Unlisted(folder.to_owned(), error)),
+        };
+        let path = entry.path();
+        // A plain file with a name of no interest costs a network's file server nothing.
+        let is_plain_file = entry.file_type().is_ok_and(|kind| kind.is_file());
+        if is_plain_file && named(&path).is_none() {
+            continue;
+        }
+        match fs::metadata(&path) {
+            Ok(metadata) if metadata.is_dir() && depth < MAX_DEPTH => folders.push((path, depth + 1)),
+            Ok(metadata) if metadata.is_file() => {
+                if let Some(found) = found(path) {
+                    visit(Step::File(found, metadata))?;
+                }
+            }
+            _ => {}
+        }
+    }
+    ControlFlow::Continue(())
 }
 
 /// Whether the beginning of a file lets it be a snapshot, or an archive. One that cannot be read is left to whoever
@@ -60,23 +111,39 @@ pub(crate) fn without_archive_ending(path: &str) -> &str {
     ENDINGS.iter().find_map(|ending| path.strip_suffix(ending)).unwrap_or(path)
 }
 
+/// How sure a name is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Named {
+    ForSure,
+    AsOthersToo,
+}
+
 fn found(path: PathBuf) -> Option<Found> {
+    let named = named(&path)?;
+    let is_guess = named == Named::AsOthersToo;
+    (!is_guess || !is_companion(&path)).then_some(Found { path, is_guess })
+}
+
+fn named(path: &Path) -> Option<Named> {
     let name = path.file_name().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
     // A name that begins with a dot is still being written, or hidden for another reason.
     if name.starts_with('.') {
         return None;
     }
     let stem = [".gz", ".zst"].iter().find_map(|ending| name.strip_suffix(ending)).unwrap_or(&name);
-    let is_sure = stem.ends_with(".pickle") || stem.ends_with(".pkl");
+    if stem.ends_with(".pickle") || stem.ends_with(".pkl") {
+        return Some(Named::ForSure);
+    }
     let is_guess = GUESSES.iter().any(|ending| stem.ends_with(ending) || name.ends_with(ending));
-    let is_found = is_sure || is_guess && !is_sidecar(&path);
-    is_found.then_some(Found { path, is_guess: !is_sure })
+    is_guess.then_some(Named::AsOthersToo)
 }
 
-/// `X.json` of a snapshot beside it.
-fn is_sidecar(path: &Path) -> bool {
+/// `X.json`, the sidecar of a snapshot beside it, or `X.html`, the page that composer makes of one.
+fn is_companion(path: &Path) -> bool {
     const SNAPSHOTS: [&str; 6] = [".pickle", ".pickle.zst", ".pickle.gz", ".pkl", ".pkl.zst", ".pkl.gz"];
-    let Some(stem) = path.to_str().and_then(|path| path.strip_suffix(".json")) else { return false };
+    let endings = [".json", ".html"];
+    let stem = path.to_str().and_then(|path| endings.iter().find_map(|ending| path.strip_suffix(ending)));
+    let Some(stem) = stem else { return false };
     SNAPSHOTS.iter().any(|ending| Path::new(&format!("{stem}{ending}")).exists())
 }
 
@@ -90,6 +157,7 @@ mod tests {
         let names = [
             "a/rank0.pickle.zst",
             "a/rank0.json",
+            "a/rank0.html",
             "b/rank1.PKL",
             "converted.json",
             "page.html",
