@@ -6,7 +6,7 @@
 
 use std::{
     fs::File,
-    io::{self, Read},
+    io::{self, Read, Take},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -176,7 +176,7 @@ impl Server {
         let bytes = File::open(file).map_err(cannot_read)?;
         let length = bytes.metadata().map_err(cannot_read)?.len();
         let mut failed_read = None;
-        let mut body = Body { bytes, progress, failed: &mut failed_read };
+        let mut body = Body { bytes: bytes.take(length), progress, failed: &mut failed_read };
         let answer = self.request(sidecar, length).send(SendBody::from_reader(&mut body));
         match (answer, failed_read) {
             (_, Some(source)) => Err(cannot_read(source)),
@@ -247,7 +247,8 @@ impl Server {
 
 /// A body that tells how far it is, and remembers that reading it failed: that is no fault of the server's.
 struct Body<'a> {
-    bytes: File,
+    /// No more than was announced, should the file grow.
+    bytes: Take<File>,
     progress: &'a mut dyn FnMut(u64),
     failed: &'a mut Option<io::Error>,
 }
@@ -255,6 +256,11 @@ struct Body<'a> {
 impl Read for Body<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self.bytes.read(buffer) {
+            // The server would wait for the rest.
+            Ok(0) if self.bytes.limit() > 0 && !buffer.is_empty() => {
+                *self.failed = Some(io::Error::other("it got shorter while it was sent"));
+                Err(io::Error::other("the file got shorter"))
+            }
             Ok(n) => {
                 (self.progress)(n as u64);
                 Ok(n)
@@ -350,6 +356,19 @@ mod tests {
         assert_eq!(request.headers["content-length"], "8");
         assert_eq!(request.body, b"a pickle");
         assert_eq!(request.sidecar(), sidecar());
+    }
+
+    #[test]
+    fn a_file_that_gets_shorter_while_it_is_sent_is_given_up_at_once() {
+        let server = FakeServer::that_takes_all();
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("snapshot.pickle");
+        std::fs::write(&path, vec![0; 4 << 20]).unwrap();
+        let mut cut = |_| std::fs::write(&path, b"shorter").unwrap();
+        let error =
+            Server::new(&server.address, None, false).unwrap().send(&path, &sidecar(), &mut cut).unwrap_err();
+        assert!(error.to_string().ends_with("it got shorter while it was sent"), "{error}");
+        assert!(server.received().is_empty());
     }
 
     #[test]
