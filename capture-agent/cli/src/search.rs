@@ -1,6 +1,8 @@
 //! Snapshots below a folder: told by their names, and where a name tells little, by their first bytes.
 
 use std::{
+    collections::HashSet,
+    ffi::OsStr,
     fs::{self, File, Metadata},
     io::{self, Read as _},
     ops::ControlFlow,
@@ -55,15 +57,17 @@ pub(crate) enum Step {
 
 /// Comes past everything below a folder that may be a snapshot, in no order, until `visit` breaks.
 pub(crate) fn walk(folder: &Path, visit: &mut dyn FnMut(Step) -> ControlFlow<()>) {
+    let root = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
     let mut folders = vec![(folder.to_owned(), 0)];
     while let Some((folder, depth)) = folders.pop() {
-        if walk_one(&folder, depth, &mut folders, visit).is_break() {
+        if walk_one(&root, &folder, depth, &mut folders, visit).is_break() {
             return;
         }
     }
 }
 
 fn walk_one(
+    root: &Path,
     folder: &Path,
     depth: usize,
     folders: &mut Vec<(PathBuf, usize)>,
@@ -73,28 +77,44 @@ fn walk_one(
         Ok(entries) => entries,
         Err(error) => return visit(Step::Unlisted(folder.to_owned(), error)),
     };
+    let mut files = Vec::new();
+    let mut unlisted = None;
     for entry in entries {
         let entry = match entry {
             Ok(entry) => entry,
-            Err(error) => return visit(Step::Unlisted(folder.to_owned(), error)),
+            Err(error) => {
+                unlisted = Some(error);
+                break;
+            }
         };
         let path = entry.path();
+        let named = named(&path);
+        let kind = entry.file_type().ok();
         // A plain file with a name of no interest costs a network's file server nothing.
-        let is_plain_file = entry.file_type().is_ok_and(|kind| kind.is_file());
-        if is_plain_file && named(&path).is_none() {
+        if kind.is_some_and(|kind| kind.is_file()) && named.is_none() {
+            continue;
+        }
+        if kind.is_some_and(|kind| kind.is_symlink()) && leads_back(&path, root) {
             continue;
         }
         match fs::metadata(&path) {
             Ok(metadata) if metadata.is_dir() && depth < MAX_DEPTH => folders.push((path, depth + 1)),
-            Ok(metadata) if metadata.is_file() => {
-                if let Some(found) = found(path) {
-                    visit(Step::File(found, metadata))?;
-                }
-            }
+            Ok(metadata) if metadata.is_file() => files.extend(named.map(|named| (path, named, metadata))),
             _ => {}
         }
     }
-    ControlFlow::Continue(())
+    let sure = files.iter().filter(|(_, named, _)| *named == Named::ForSure);
+    let snapshots: HashSet<_> = sure.filter_map(|(path, ..)| stem(path).map(str::to_owned)).collect();
+    for (path, named, metadata) in files {
+        let is_guess = named == Named::AsOthersToo;
+        if !is_guess || !is_companion(&path, &snapshots) {
+            visit(Step::File(Found { path, is_guess }, metadata))?;
+        }
+    }
+    match unlisted {
+        Some(error) => visit(Step::Unlisted(folder.to_owned(), error)),
+        None => ControlFlow::Continue(()),
+    }
 }
 
 /// Whether the beginning of a file lets it be a snapshot, or an archive. One that cannot be read is left to whoever
@@ -111,17 +131,16 @@ pub(crate) fn without_archive_ending(path: &str) -> &str {
     ENDINGS.iter().find_map(|ending| path.strip_suffix(ending)).unwrap_or(path)
 }
 
+/// Whether a link, such as "latest", leads to what the walk comes past anyway.
+fn leads_back(link: &Path, root: &Path) -> bool {
+    link.canonicalize().is_ok_and(|target| target.starts_with(root) || root.starts_with(target))
+}
+
 /// How sure a name is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Named {
     ForSure,
     AsOthersToo,
-}
-
-fn found(path: PathBuf) -> Option<Found> {
-    let named = named(&path)?;
-    let is_guess = named == Named::AsOthersToo;
-    (!is_guess || !is_companion(&path)).then_some(Found { path, is_guess })
 }
 
 fn named(path: &Path) -> Option<Named> {
@@ -138,13 +157,18 @@ fn named(path: &Path) -> Option<Named> {
     is_guess.then_some(Named::AsOthersToo)
 }
 
-/// `X.json`, the sidecar of a snapshot beside it, or `X.html`, the page that composer makes of one.
-fn is_companion(path: &Path) -> bool {
+/// "X" of the snapshot "X.pickle.zst".
+fn stem(snapshot: &Path) -> Option<&str> {
     const SNAPSHOTS: [&str; 6] = [".pickle", ".pickle.zst", ".pickle.gz", ".pkl", ".pkl.zst", ".pkl.gz"];
-    let endings = [".json", ".html"];
-    let stem = path.to_str().and_then(|path| endings.iter().find_map(|ending| path.strip_suffix(ending)));
-    let Some(stem) = stem else { return false };
-    SNAPSHOTS.iter().any(|ending| Path::new(&format!("{stem}{ending}")).exists())
+    let name = snapshot.file_name()?.to_str()?;
+    SNAPSHOTS.iter().find_map(|ending| name.strip_suffix(ending))
+}
+
+/// Whether it is `X.json`, the sidecar of a snapshot X beside it, or `X.html`, the page that composer makes of one.
+fn is_companion(path: &Path, snapshots: &HashSet<String>) -> bool {
+    let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
+    let stem = [".json", ".html"].iter().find_map(|ending| name.strip_suffix(ending));
+    stem.is_some_and(|stem| snapshots.contains(stem))
 }
 
 #[cfg(test)]
@@ -187,6 +211,24 @@ mod tests {
             "run.zip ?",
         ];
         assert_eq!(said.collect::<Vec<_>>(), expected);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_link_is_followed_unless_it_leads_back() {
+        use std::os::unix::fs::symlink;
+        let (folder, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let run = folder.path().join("run-7");
+        fs::create_dir(&run).unwrap();
+        fs::write(run.join("a.pickle"), "x").unwrap();
+        fs::write(elsewhere.path().join("b.pickle"), "x").unwrap();
+        symlink(&run, folder.path().join("latest")).unwrap();
+        symlink(folder.path(), run.join("loop")).unwrap();
+        symlink(run.join("a.pickle"), folder.path().join("newest.pickle")).unwrap();
+        symlink(elsewhere.path(), folder.path().join("scratch")).unwrap();
+        let found = files_at(folder.path()).unwrap();
+        let paths = found.iter().map(|found| found.path.strip_prefix(folder.path()).unwrap());
+        assert_eq!(paths.collect::<Vec<_>>(), [Path::new("run-7/a.pickle"), Path::new("scratch/b.pickle")]);
     }
 
     #[test]
