@@ -123,3 +123,28 @@ fn a_server_that_is_away_is_exit_status_1_and_named() {
         said(&output)
     );
 }
+
+#[test]
+fn a_watched_folder_is_sent_to_its_places_and_once() {
+    let (server, root) = (Server::start(), tempfile::tempdir().unwrap());
+    let (runs, state) = (root.path().join("runs"), root.path().join("watch.jsonl"));
+    let watch = || {
+        let mut command = Command::new(place::cli());
+        command.arg("watch").arg(&runs).arg("--state").arg(&state);
+        command.args(["--once", "--interval", "0.1", "--server", server.address()]).output().unwrap()
+    };
+    verl_run(&runs);
+    let output = watch();
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert!(said(&output).contains("3 snapshots sent"), "{}", said(&output));
+    let expected = ["rank 0 step 1 pid 100", "rank 0 step 5 pid 100", "rank 1 step 1 pid 101"];
+    assert_eq!(places(&server, "gpt-small"), expected);
+    assert_eq!(said(&watch()), "nothing new to send\n");
+
+    let overwritten = runs.join("gpt-small/step5/torch_memory_rank0_pid100.pickle");
+    fs::copy(fixture("fsdp1_w2_clear_rank0_step10.pickle"), overwritten).unwrap();
+    let output = watch();
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert!(said(&output).contains("1 snapshot sent"), "{}", said(&output));
+    assert_eq!(places(&server, "gpt-small").len(), 4);
+}

@@ -1,4 +1,4 @@
-//! The command line: `tidegauge inspect`, `export`, `push`, `take` and `doctor`.
+//! The command line: `tidegauge inspect`, `export`, `push`, `watch`, `take` and `doctor`.
 //!
 //! A library, so that the Python package can bring the same program. Data goes to standard output, talk to
 //! standard error.
@@ -8,6 +8,7 @@
 mod inspect;
 mod export;
 mod push;
+mod watch;
 mod take;
 mod doctor;
 mod opened;
@@ -48,6 +49,7 @@ enum Command {
     Inspect(inspect::Inspect),
     Export(export::Export),
     Push(push::Push),
+    Watch(watch::Watch),
     Take(take::Take),
     Doctor(doctor::Doctor),
 }
@@ -66,6 +68,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         Command::Inspect(inspect) => inspect.run(),
         Command::Export(export) => export.run(),
         Command::Push(push) => push.run(),
+        Command::Watch(watch) => watch.run(),
         Command::Take(take) => take.run(),
         Command::Doctor(doctor) => doctor.run(),
     };
