@@ -20,10 +20,16 @@ use clap::{
 use serde::Serialize;
 use tidegauge_api::{
     breakdown::{Breakdown, breakdown},
-    inspection::{Inspected, Since, inspect, inspect_replayed},
+    inspection::{Inspected, Since, inspect_knowing},
 };
 use tidegauge_export::{Moment, Part};
-use tidegauge_snapshot::{model::Device, overlap::overlap, read::ReadError, replay::Replay, sums::By};
+use tidegauge_snapshot::{
+    model::Device,
+    overlap::overlap,
+    read::ReadError,
+    replay::{Replay, replay},
+    sums::By,
+};
 
 use crate::{
     DONE, REFUSED, USAGE,
@@ -192,10 +198,15 @@ impl View<'_> {
     fn inspection(&self) -> tidegauge_api::Inspection {
         let Opened { snapshot, bytes, .. } = self.opened;
         let name = self.opened.name();
+        let known = self.opened.known();
         // It wants the replays of all devices, in their order.
         let mut inspection = match self.devices.iter().copied().eq(&snapshot.devices) {
-            true => inspect_replayed(snapshot, self.replays, &name, *bytes),
-            false => inspect(snapshot, &name, *bytes),
+            true => inspect_knowing(snapshot, self.replays, &name, *bytes, &known),
+            false => {
+                let replays: Vec<Replay> =
+                    snapshot.devices.iter().map(|device| replay(snapshot, device)).collect();
+                inspect_knowing(snapshot, &replays, &name, *bytes, &known)
+            }
         };
         inspection.devices.retain(|shown| self.devices.iter().any(|device| device.ordinal == shown.device));
         inspection

@@ -10,6 +10,7 @@ use std::{
 use anyhow::{Context as _, Result, bail, ensure};
 use tidegauge_snapshot::{
     Snapshot,
+    findings::Known,
     model::Device,
     read::{self, ReadError, archive},
     replay::{Replay, replay},
@@ -17,6 +18,7 @@ use tidegauge_snapshot::{
 
 use crate::{
     FAILED, REFUSED, members,
+    parcel::sidecar_beside,
     progress::{Counted, Progress},
 };
 
@@ -55,6 +57,13 @@ impl Opened {
     /// The name of the file without its folder, or of the member.
     pub(crate) fn name(&self) -> String {
         self.member.clone().unwrap_or_else(|| members::name_of(&self.path))
+    }
+
+    /// What the agent wrote down beside the file.
+    pub(crate) fn known(&self) -> Known {
+        let sidecar =
+            Some(&self.path).filter(|_| self.member.is_none()).and_then(|path| sidecar_beside(path));
+        sidecar.map(|sidecar| sidecar.known()).unwrap_or_default()
     }
 
     /// The devices that are meant: all, or the one that was named.

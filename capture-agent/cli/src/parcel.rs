@@ -117,7 +117,7 @@ fn absolute(path: &Path) -> String {
 }
 
 /// `X.json` beside `X.pickle.zst`, if it is a sidecar.
-fn sidecar_beside(file: &Path) -> Option<Sidecar> {
+pub(crate) fn sidecar_beside(file: &Path) -> Option<Sidecar> {
     let name = file.file_name()?.to_string_lossy();
     let stem = name.split_once(".pickle").or_else(|| name.split_once(".pkl"))?.0;
     let sidecar: Sidecar =

@@ -139,6 +139,22 @@ fn an_earlier_snapshot_of_the_same_process_takes_its_events_out() {
 }
 
 #[test]
+fn what_the_agent_wrote_down_beside_a_snapshot_is_known() {
+    let folder = tempfile::tempdir().unwrap();
+    let snapshot = folder.path().join("rank0_step5.pickle");
+    fs::copy(fixture("fsdp1_w2_clear_rank0_step5.pickle"), &snapshot).unwrap();
+    let codes = || -> Vec<String> {
+        let shown = json(&tidegauge(&["inspect", "--json", snapshot.to_str().unwrap()]));
+        let findings = shown["findings"].as_array().unwrap();
+        findings.iter().map(|finding| finding["code"].as_str().unwrap().to_owned()).collect()
+    };
+    assert!(!codes().contains(&"above-capacity".to_owned()));
+    let sidecar = r#"{"sidecar": 1, "mem_get_info": {"0": [0, 1048576]}, "recording": {"max_entries": 10}}"#;
+    fs::write(snapshot.with_extension("json"), sidecar).unwrap();
+    assert!(codes().contains(&"above-capacity".to_owned()));
+}
+
+#[test]
 fn compressed_and_plain_are_the_same_snapshot() {
     let plain = fixture("fsdp1_w2_clear_rank0_step5.pickle");
     let folder = tempfile::tempdir().unwrap();
