@@ -198,6 +198,10 @@ fn say_head_sizes(part: &mut Snapshot, device: &Device, whole: &Replay, from: u3
         }
     }
     if !sizes.is_empty() {
+        // Segments that stand alone have no top to say it in.
+        if part.top.is_empty() {
+            part.top = ["segments", "device_traces"].map(str::to_owned).to_vec();
+        }
         let by_device = vec![(Value::Str(device.ordinal.to_string()), Value::Dict(sizes))];
         part.rest.push((HEAD_SIZES.to_owned(), Value::Dict(by_device)));
         part.top.push(HEAD_SIZES.to_owned());
