@@ -45,8 +45,15 @@ impl FakeServer {
         let log = Arc::clone(&received);
         thread::spawn(move || {
             for (n, stream) in listener.incoming().enumerate() {
-                let request = serve(stream.unwrap(), &answer(n));
+                let (mut stream, answer) = (stream.unwrap(), answer(n));
+                // Written down first: whoever has the answer may ask at once what was received.
+                let request = receive(&mut stream, &answer);
+                let is_whole = request.is_some();
                 log.lock().unwrap().extend(request);
+                if is_whole {
+                    // A client that is gone already has no use for the answer.
+                    respond(&mut stream, &answer).ok();
+                }
             }
         });
         Self { address, received }
@@ -107,7 +114,7 @@ impl Received {
     }
 }
 
-fn serve(stream: TcpStream, answer: &Answer) -> Option<Received> {
+fn receive(stream: &mut TcpStream, answer: &Answer) -> Option<Received> {
     let mut reader = BufReader::new(stream.try_clone().ok()?);
     let mut line = String::new();
     reader.read_line(&mut line).ok().filter(|n| *n > 0)?;
@@ -118,7 +125,6 @@ fn serve(stream: TcpStream, answer: &Answer) -> Option<Received> {
         let Some((name, value)) = header.trim_end().split_once(": ") else { break };
         headers.insert(name.to_lowercase(), value.to_owned());
     }
-    let mut stream = stream;
     let mut body = Vec::new();
     if !answer.before_body {
         if headers.contains_key("expect") {
@@ -127,8 +133,10 @@ fn serve(stream: TcpStream, answer: &Answer) -> Option<Received> {
         body.resize(headers["content-length"].parse().unwrap(), 0);
         reader.read_exact(&mut body).ok()?;
     }
-    let Answer { head, body: text, .. } = answer;
-    write!(stream, "HTTP/1.1 {head}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{text}", text.len())
-        .ok()?;
     Some(Received { line: line.trim_end().to_owned(), headers, body })
+}
+
+fn respond(stream: &mut TcpStream, answer: &Answer) -> std::io::Result<()> {
+    let Answer { head, body, .. } = answer;
+    write!(stream, "HTTP/1.1 {head}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}", body.len())
 }
