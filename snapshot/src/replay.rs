@@ -124,11 +124,6 @@ impl Allocations {
         self.address.is_empty()
     }
 
-    /// True when a block is in use or waits for another stream at a state.
-    pub fn is_alive(&self, row: usize, state: u32) -> bool {
-        self.from[row] <= state && self.to[row] > state
-    }
-
     fn reserve(&mut self, n: usize) {
         self.address.reserve(n);
         self.requested.reserve(n);

@@ -201,6 +201,10 @@ fn echoed(stream: impl Read, print: fn(&str)) -> Tally {
 
 /// The counts in a runner's closing line, if this is one.
 fn counts_in(line: &str) -> Option<Tally> {
+    // What nextest repeats of a failed test's own runner is indented, and counted in its summary already.
+    if line.starts_with(' ') && line.trim_start().starts_with("test result: ") {
+        return None;
+    }
     let line = line.trim();
     if let Some(count) = line.strip_prefix("# ") {
         let (word, n) = count.split_once(' ')?;
@@ -260,6 +264,7 @@ mod tests {
 
     #[test]
     fn other_lines_count_nothing() {
+        assert_eq!(counts_in("    test result: FAILED. 0 passed; 1 failed; 0 ignored"), None);
         assert_eq!(counts_in("running 5 tests"), None);
         assert_eq!(counts_in("# tests 5"), None);
         assert_eq!(counts_in("I saw 3 failed attempts"), None);

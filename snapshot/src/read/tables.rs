@@ -8,6 +8,7 @@ use super::pickle::{Heap, Kind, Object, Val};
 use super::shape::{Builder, MAX_DEVICE, Row};
 use crate::Snapshot;
 use crate::model::{Annotation, Device, Extra, Frame, FrameId, Kept, KeptOf, Segments, Trace, Value};
+use crate::window::HEAD_SIZES;
 
 /// What `allocator_settings` and unknown fields at the top may take, bytes. Real settings take some thousand.
 const TOP_BYTES: u64 = 4 << 20;
@@ -64,10 +65,10 @@ impl Builder {
         wrapping: String,
         content_bytes: u64,
     ) -> Result<Snapshot, ReadError> {
-        let parts = self.parts(&heap, top, &mut findings)?;
+        let mut parts = self.parts(&heap, top, &mut findings)?;
         let mut budget = TOP_BYTES;
         let settings = self.settings(&heap, &parts, &mut budget, &mut findings);
-        let rest = self.rest(&heap, &parts, &mut budget, &mut findings);
+        let rest = self.copies(&heap, std::mem::take(&mut parts.others), &mut budget, &mut findings);
         let segment_rows = rows_of(&heap, parts.segments, Row::Segment, "segments", &mut findings);
         let host_rows = rows_of(&heap, parts.host_segments, Row::Segment, "host_segments", &mut findings);
         let mut traces = self.traces(&heap, parts.traces, &mut findings);
@@ -160,9 +161,10 @@ impl Builder {
                             b"external_annotations" => parts.annotations = Some(*val),
                             b"host_segments" => parts.host_segments = Some(*val),
                             b"host_traces" => parts.host_traces = Some(*val),
-                            b"tidegauge_head_sizes" => parts.others.push((name.clone(), *val)),
                             _ => {
-                                findings.count("unknown-key", &format!("\"{name}\" at the top"));
+                                if name != HEAD_SIZES {
+                                    findings.count("unknown-key", &format!("\"{name}\" at the top"));
+                                }
                                 parts.others.push((name.clone(), *val));
                             }
                         }
@@ -199,37 +201,32 @@ impl Builder {
             },
             Some(_) => odd(),
         };
-        let mut settings = Vec::new();
+        let mut named = Vec::new();
         for (key, val) in entries {
-            let Kind::Str(key) = key.kind() else {
-                findings.count("odd-entry", "allocator_settings");
-                continue;
-            };
-            let name = self.strings.text(key).into_owned();
-            match self.value(heap, *val, 0, budget) {
-                Some(value) => settings.push((name, value)),
-                None => findings.count("not-kept", &name),
+            match key.kind() {
+                Kind::Str(key) => named.push((self.strings.text(key).into_owned(), *val)),
+                _ => findings.count("odd-entry", "allocator_settings"),
             }
         }
-        settings
+        self.copies(heap, named, budget, findings)
     }
 
-    /// What stands at the top besides what this version knows.
-    fn rest(
+    /// Plain copies of named values; those too large for the budget are counted.
+    fn copies(
         &self,
         heap: &Heap,
-        parts: &Parts,
+        named: Vec<(String, Val)>,
         budget: &mut u64,
         findings: &mut Findings,
     ) -> Vec<(String, Value)> {
-        let mut rest = Vec::new();
-        for (name, val) in &parts.others {
-            match self.value(heap, *val, 0, budget) {
-                Some(value) => rest.push((name.clone(), value)),
-                None => findings.count("not-kept", name),
+        let mut copies = Vec::new();
+        for (name, val) in named {
+            match self.value(heap, val, 0, budget) {
+                Some(value) => copies.push((name, value)),
+                None => findings.count("not-kept", &name),
             }
         }
-        rest
+        copies
     }
 
     /// A plain copy of a small value; nothing when it is deep, takes more than the budget, or holds parts of the
