@@ -105,6 +105,11 @@ pub struct Finding {
 }
 
 impl Inspection {
+    /// How the snapshot came, from the inside out: "pickle4 in zstd".
+    pub fn wrapped(&self) -> String {
+        self.wrapping.iter().rev().map(String::as_str).collect::<Vec<_>>().join(" in ")
+    }
+
     /// The device whose allocated peak is highest.
     pub fn busiest_device(&self) -> Option<&DeviceInspection> {
         self.devices.iter().max_by_key(|device| (device.allocated.peak, device.events))
@@ -194,6 +199,13 @@ fn inspect_device(snapshot: &Snapshot, device: &Device, replay: &Replay) -> Devi
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_wrapped_stands_before_what_it_is_wrapped_in() {
+        let wrapping = ["zstd", "html", "pickle4"].map(str::to_owned).to_vec();
+        let inspection = Inspection { wrapping, ..Inspection::default() };
+        assert_eq!(inspection.wrapped(), "pickle4 in html in zstd");
+    }
 
     #[test]
     fn a_file_that_only_fits_the_rounding_of_an_npu_is_an_npus() {

@@ -355,12 +355,12 @@ fn levels_table(facts: &DeviceInspection) -> impl IntoView + use<> {
 #[component]
 fn Findings(inspection: Inspection) -> impl IntoView {
     let n = inspection.findings.len() as u64;
+    let wrapping = inspection.wrapped();
     let items: Vec<_> = inspection
         .findings
         .into_iter()
         .map(|finding| view! { <li data-code=finding.code>{finding.message}</li> })
         .collect();
-    let wrapping = inspection.wrapping.join(" in ");
     view! {
         <section data-testid="findings">
             <h2>{if n == 0 { "Findings".to_owned() } else { format!("Findings ({n})") }}</h2>

@@ -13,9 +13,9 @@ use super::groups::{self, device_name, moment, one_line};
 
 /// The page.
 pub(super) fn page(inspected: &Inspected, style: Style) -> String {
-    let Inspection { file, bytes, wrapping, producer, devices, host, annotations, findings } =
+    let Inspection { file, bytes, producer, devices, host, annotations, findings, .. } =
         &inspected.inspection;
-    let wrapping = wrapping.iter().rev().map(String::as_str).collect::<Vec<_>>().join(" in ");
+    let wrapping = inspected.inspection.wrapped();
     let mut lines =
         vec![format!("{}   {}   {wrapping}   {producer}", style.bold(&one_line(file)), size(*bytes))];
     for device in devices {
