@@ -66,6 +66,9 @@ pub struct Sidecar {
     /// Per device ordinal, the number of leading trace events that belong to an earlier window.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub window_starts: BTreeMap<String, u64>,
+    /// What was done to the paths in the snapshot's stacks, in words: "paths hashed".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub redaction: Option<String>,
     /// BLAKE3 of the decompressed bytes, hex; a receiver computes its own and compares.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub content_digest: Option<String>,

@@ -21,6 +21,7 @@ pub mod recorder;
 pub mod backend;
 pub mod courier;
 pub mod outbox;
+pub mod redaction;
 pub mod push;
 pub mod backoff;
 pub mod notices;

@@ -19,10 +19,16 @@ use std::{
     fs::{self, File, TryLockError},
     io::{self, Write},
     path::{Path, PathBuf},
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use tidegauge_api::Sidecar;
+use tidegauge_snapshot::words::size;
+
+use crate::redaction::{self, Redaction};
 
 /// The most that all processes together keep in an outbox, bytes: 16 GiB. A snapshot that would pass it is not
 /// written, and that is said. Processes that write at the same moment can pass it by what they are writing.
@@ -42,6 +48,7 @@ pub struct Outbox {
     root: PathBuf,
     folder: Folder,
     max_bytes: u64,
+    redaction: Option<Arc<Redaction>>,
     next: AtomicU64,
 }
 
@@ -69,6 +76,8 @@ pub struct Draft {
     part: Part,
     encoder: zstd::Encoder<'static, Measured>,
     digest: blake3::Hasher,
+    /// The whole pickle, where its paths are redacted before it is written; at most [`redaction::MAX_BYTES`].
+    to_redact: Option<(Arc<Redaction>, Vec<u8>)>,
 }
 
 /// What became of the folders of processes that are gone.
@@ -113,10 +122,16 @@ impl Outbox {
             Some(folder) => {
                 let folder = folder?;
                 let next = folder.items().iter().filter_map(Item::number).max().unwrap_or(0) + 1;
-                Ok(Self { root, folder, max_bytes, next: AtomicU64::new(next) })
+                Ok(Self { root, folder, max_bytes, redaction: None, next: AtomicU64::new(next) })
             }
             None => Err(failed(&run, io::Error::other("a hundred processes hold folders of this name"))),
         }
+    }
+
+    /// What is written from now on has its paths redacted.
+    #[must_use]
+    pub fn redacting(self, redaction: Option<Redaction>) -> Self {
+        Self { redaction: redaction.map(Arc::new), ..self }
     }
 
     /// The whole outbox, for `tidegauge push --outbox`.
@@ -152,7 +167,8 @@ impl Outbox {
         let room = self.max_bytes.saturating_sub(bytes_below(&self.root));
         let file = Measured { file: File::create(&part.0).map_err(failed)?, room, max_bytes: self.max_bytes };
         let encoder = zstd::Encoder::new(file, ZSTD_LEVEL).map_err(failed)?;
-        Ok(Draft { name, folder, part, encoder, digest: blake3::Hasher::new() })
+        let to_redact = self.redaction.clone().map(|redaction| (redaction, Vec::new()));
+        Ok(Draft { name, folder, part, encoder, digest: blake3::Hasher::new(), to_redact })
     }
 
     /// Folders of other processes of the same run, now gone. Those still alive are left to themselves.
@@ -335,9 +351,13 @@ impl Draft {
     ///
     /// # Errors
     /// When the disk says no; nothing is visible then.
-    pub fn finish(self, mut sidecar: Sidecar) -> Result<Item, OutboxError> {
+    pub fn finish(mut self, mut sidecar: Sidecar) -> Result<Item, OutboxError> {
         let snapshot = self.folder.join(format!("{}{SNAPSHOT_ENDING}", self.name));
         let failed = |source| OutboxError::Io { path: snapshot.clone(), source };
+        if let Some((redaction, pickle)) = self.to_redact.take() {
+            redaction.rewrite(&pickle, &mut self).map_err(failed)?;
+            sidecar.redaction = Some(redaction.describe());
+        }
         let finish = || -> io::Result<u64> {
             let file = self.encoder.finish()?.file;
             file.sync_all()?;
@@ -359,6 +379,16 @@ impl Draft {
 
 impl Write for Draft {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if let Some((_, pickle)) = &mut self.to_redact {
+            if pickle.len() + bytes.len() > redaction::MAX_BYTES {
+                let limit = size(redaction::MAX_BYTES as u64);
+                return Err(io::Error::other(format!(
+                    "its paths cannot be redacted, so it is not written: it is larger than {limit}; lower max_entries"
+                )));
+            }
+            pickle.extend_from_slice(bytes);
+            return Ok(bytes.len());
+        }
         self.encoder.write_all(bytes)?;
         self.digest.update(bytes);
         Ok(bytes.len())
@@ -562,6 +592,28 @@ mod tests {
                 "000001_rank3_step5.pickle.zst"
             ]
         );
+    }
+
+    #[test]
+    fn paths_are_redacted_before_anything_is_on_the_disk() {
+        let pickle = include_bytes!("../../snapshot/fixtures/oom_plain_2gib.pickle");
+        let root = tempfile::tempdir().unwrap();
+        let outbox = Outbox::open(root.path(), "gpt", "host-7", DEFAULT_MAX_BYTES).unwrap();
+        let outbox = outbox.redacting(Redaction::new("", redaction::Paths::Drop));
+        let item = written(&outbox, "rank3_step5", pickle).unwrap();
+        let content = zstd::decode_all(File::open(&item.snapshot).unwrap()).unwrap();
+        let snapshot = tidegauge_snapshot::read::open(&content[..]).unwrap();
+        assert!(snapshot.stacks.all_frames().iter().all(|frame| {
+            let path = snapshot.strings.text(frame.filename);
+            path.is_empty() || path.starts_with(['<', '?'])
+        }));
+        let sidecar = item.sidecar().unwrap();
+        assert_eq!(sidecar.content_digest.unwrap(), blake3::hash(&content).to_hex().as_str());
+        assert_eq!(sidecar.redaction.as_deref(), Some("paths dropped"));
+
+        let error = written(&outbox, "rank3_step6", b"no pickle").unwrap_err().to_string();
+        assert!(error.contains("cannot be redacted, so it is not written"), "{error}");
+        assert_eq!(outbox.items(), [item]);
     }
 
     #[test]

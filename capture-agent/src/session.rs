@@ -255,7 +255,7 @@ impl Session {
             &format!("{host}-{pid}"),
             self.settings.outbox_max_bytes,
         );
-        let outbox = outbox.map_err(|error| error.to_string())?;
+        let outbox = outbox.map_err(|error| error.to_string())?.redacting(self.settings.redaction.clone());
         self.recorder.record(&self.settings.recording).map_err(|error| error.to_string())?;
         let courier = Courier::start(outbox, self.settings.server.clone(), Arc::clone(&self.notices));
         if courier.is_err() {

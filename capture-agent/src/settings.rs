@@ -13,6 +13,7 @@ use crate::{
     outbox,
     plan::Window,
     push::{AddressError, DEFAULT_SERVER, Server},
+    redaction::{Paths, Redaction},
     whereabouts::Said,
 };
 
@@ -50,6 +51,8 @@ pub struct Settings {
     pub growth: Option<GrowthSettings>,
     /// What is recorded.
     pub recording: Recording,
+    /// What becomes of paths in stacks before they leave.
+    pub redaction: Option<Redaction>,
     /// The outbox's folder.
     pub outbox: PathBuf,
     /// Its bound, bytes.
@@ -126,6 +129,8 @@ pub const NAMES: &[&str] = &[
     "stacks",
     "context",
     "max_entries",
+    "strip_paths",
+    "paths",
     "role",
     "rank",
     "outbox",
@@ -171,6 +176,7 @@ impl Settings {
                     .parsed::<NonZeroU64>("max_entries", "a number from 1 upwards")?
                     .map_or(DEFAULT_MAX_ENTRIES, NonZeroU64::get),
             },
+            redaction: chosen.redaction()?,
             outbox: chosen.text("outbox").map_or_else(|| default_outbox(env), |(_, folder)| folder.into()),
             outbox_max_bytes: chosen.parsed("outbox_bytes", "bytes")?.unwrap_or(outbox::DEFAULT_MAX_BYTES),
             flush: Duration::from_secs(
@@ -216,6 +222,11 @@ impl Settings {
             "stacks" => self.recording.stacks.clone(),
             "context" => self.recording.context.clone(),
             "max_entries" => self.recording.max_entries.to_string(),
+            "strip_paths" => match &self.redaction {
+                Some(redaction) if !redaction.prefixes().is_empty() => redaction.prefixes().join(", "),
+                _ => "none".to_owned(),
+            },
+            "paths" => self.redaction.as_ref().map(Redaction::paths).unwrap_or_default().as_str().to_owned(),
             "role" => found_at_start(self.said.role.clone()),
             "rank" => found_at_start(self.said.rank.map(|rank| rank.to_string())),
             "outbox" => self.outbox.display().to_string(),
@@ -277,6 +288,12 @@ impl Chosen<'_> {
                 )),
             },
         }
+    }
+
+    fn redaction(&self) -> Result<Option<Redaction>, SettingError> {
+        let strip = self.text("strip_paths").map_or_else(String::new, |(_, prefixes)| prefixes);
+        let paths = self.word("paths", Paths::WORDS)?.and_then(|word| Paths::from_word(&word));
+        Ok(Redaction::new(&strip, paths.unwrap_or_default()))
     }
 
     fn word(&self, name: &str, words: &[&str]) -> Result<Option<String>, SettingError> {
@@ -383,6 +400,20 @@ mod tests {
             assert_eq!(growth(&[("growth", wrong)]), Err(sentence));
         }
         assert!(growth(&[("growth_pause", "0")]).unwrap_err().starts_with("growth_pause: expected"));
+    }
+
+    #[test]
+    fn paths_stay_as_they_are_until_something_else_is_said() {
+        let redaction = |keywords: &[(&'static str, &str)]| settings(keywords, &[]).map(|s| s.redaction);
+        assert_eq!(redaction(&[]), Ok(None));
+        let stripped = redaction(&[("strip_paths", "/home/me/,/opt/")]).unwrap().unwrap();
+        assert_eq!(stripped.path("/home/me/train.py"), "train.py");
+        let hashed = redaction(&[("paths", "hash")]).unwrap().unwrap();
+        assert!(hashed.path("/home/me/train.py").starts_with("path-"));
+        assert_eq!(
+            redaction(&[("paths", "secret")]).unwrap_err(),
+            r#"paths: expected one of keep, hash, drop, found "secret""#
+        );
     }
 
     #[test]

@@ -27,6 +27,7 @@ pub mod findings;
 pub mod picture;
 pub mod pack;
 pub mod write;
+pub mod paths;
 pub mod sites;
 pub mod origins;
 pub mod sums;

@@ -17,6 +17,8 @@ def start(
     stacks: Literal["python", "all"] | None = None,
     context: Literal["all", "alloc", "state"] | None = None,
     max_entries: int | None = None,
+    strip_paths: Iterable[str] | str | None = None,
+    paths: Literal["keep", "hash", "drop"] | None = None,
     role: str | None = None,
     rank: int | None = None,
     outbox: str | os.PathLike[str] | None = None,
@@ -45,6 +47,9 @@ def start(
     stacks: "python" (the default), or "all" to add C++ frames, which makes snapshots very slow to take.
     context: For which events stacks are kept. Default: "all".
     max_entries: The most events that are kept for one snapshot. Default: 100000.
+    strip_paths: Beginnings that are left out of the paths in stacks, before anything leaves the process:
+        ``["/home/me/", "/opt/venv/lib/"]``. Default: none.
+    paths: What becomes of the rest of each path: it stays, a hash stands for it, or nothing does. Default: "keep".
     role: What this process does in the run: "actor", "critic".
     rank: Global rank. Default: torch.distributed's, RANK, or the launcher's variable.
     outbox: Folder for snapshots that are not sent yet. Default: ~/.local/state/tidegauge/outbox.
