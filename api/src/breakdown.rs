@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use tidegauge_snapshot::Snapshot;
+use tidegauge_snapshot::filter::Filter;
 use tidegauge_snapshot::model::StackId;
 use tidegauge_snapshot::origins::Origins;
 use tidegauge_snapshot::sums::{By, Key, Sum, sums};
@@ -18,6 +19,9 @@ pub struct Breakdown {
     pub levels: LevelsAnswer,
     /// What the groups have in common: "stack", "file", "module", "pool", "stream" or "size".
     pub by: String,
+    /// Which of the blocks are meant; absent when all are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub filter: Option<String>,
     /// How many groups there are.
     pub n_groups: u64,
     /// Those with most allocated bytes.
@@ -50,23 +54,37 @@ pub struct Total {
     pub blocks: u64,
 }
 
-/// The `top` largest groups of the blocks in use at a state.
-pub fn breakdown(origins: &Origins<'_>, state: u32, by: By, top: usize) -> Breakdown {
+impl Breakdown {
+    /// All groups together.
+    pub fn total(&self) -> Total {
+        self.groups.iter().map(|group| group.total).fold(self.others, Total::and)
+    }
+}
+
+impl Total {
+    fn and(self, more: Self) -> Self {
+        Self {
+            allocated: self.allocated.saturating_add(more.allocated),
+            requested: self.requested.saturating_add(more.requested),
+            blocks: self.blocks + more.blocks,
+        }
+    }
+}
+
+/// The `top` largest groups of the blocks in use at a state that a filter means.
+pub fn breakdown(origins: &Origins<'_>, state: u32, by: By, only: &Filter, top: usize) -> Breakdown {
     let snapshot = origins.snapshot;
-    let sums = sums(origins, state, by);
+    let sums = sums(origins, state, by, only);
     let (shown, others) = sums.split_at(top.min(sums.len()));
     let name = By::NAMED.iter().find(|(_, known)| *known == by).map_or("", |(name, _)| name);
     Breakdown {
         device: origins.device.ordinal,
         levels: levels_at(origins, state),
         by: name.to_owned(),
+        filter: (!only.is_empty()).then(|| only.to_string()),
         n_groups: sums.len() as u64,
         groups: shown.iter().map(|sum| group(snapshot, sum)).collect(),
-        others: others.iter().map(total).fold(Total::default(), |sum, more| Total {
-            allocated: sum.allocated.saturating_add(more.allocated),
-            requested: sum.requested.saturating_add(more.requested),
-            blocks: sum.blocks + more.blocks,
-        }),
+        others: others.iter().map(total).fold(Total::default(), Total::and),
     }
 }
 

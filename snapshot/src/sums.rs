@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::filter::{Filter, Matcher};
 use crate::model::StackId;
 use crate::origins::Origins;
 use crate::sites;
@@ -80,12 +81,13 @@ pub fn in_use<'a>(origins: &'a Origins<'_>, state: u32) -> impl Iterator<Item = 
     (0..n_begun).filter(move |row| state < allocations.free_requested[*row] && state < allocations.to[*row])
 }
 
-/// The blocks in use at a state, most bytes first.
-pub fn sums(origins: &Origins<'_>, state: u32, by: By) -> Vec<Sum> {
+/// The blocks in use at a state that a filter means, most bytes first.
+pub fn sums(origins: &Origins<'_>, state: u32, by: By, only: &Filter) -> Vec<Sum> {
     let allocations = &origins.replay.allocations;
     let mut keys = Keys { origins, by, of_stacks: BTreeMap::new() };
     let mut sums: BTreeMap<Key, Sum> = BTreeMap::new();
-    for row in in_use(origins, state) {
+    let matcher = Matcher::new(only, origins);
+    for row in in_use(origins, state).filter(|row| matcher.matches(*row)) {
         let key = keys.of(row);
         let sum = sums.entry(key).or_insert_with_key(|key| Sum {
             key: key.clone(),

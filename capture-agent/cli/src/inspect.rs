@@ -24,6 +24,7 @@ use tidegauge_api::{
 };
 use tidegauge_export::{Moment, Part};
 use tidegauge_snapshot::{
+    filter::Filter,
     model::Device,
     overlap::overlap,
     read::ReadError,
@@ -67,6 +68,9 @@ pub(crate) struct Inspect {
     /// Sum it up by this [default: stack]
     #[arg(long, value_parser = by_names())]
     by: Option<By>,
+    /// Only blocks that match, such as 'size>1MiB stack~attention -is:older'; docs/filter.md has all terms
+    #[arg(long = "where", value_name = "FILTER", conflicts_with = "events")]
+    only: Option<Filter>,
     /// How many groups, or how many events [default: 20 groups, all events]
     #[arg(long, value_name = "N")]
     top: Option<usize>,
@@ -138,12 +142,15 @@ impl Inspect {
         }
         // The summary tells of devices; of pinned host memory who holds it is all there is to say.
         let is_host = self.device == Some(Which::Host);
-        if self.at.is_some() || self.by.is_some() || self.top.is_some() || is_host {
-            let found = view.breakdowns(self.at, self.by.unwrap_or(By::Stack), self.top.unwrap_or(TOP))?;
+        let is_asked = self.at.is_some() || self.by.is_some() || self.top.is_some() || self.only.is_some();
+        if is_asked || is_host {
+            let only = self.only.clone().unwrap_or_default();
+            let found =
+                view.breakdowns(self.at, self.by.unwrap_or(By::Stack), &only, self.top.unwrap_or(TOP))?;
             self.answer(&Groups { groups: &found }, || groups::pages(&found, Style::of_stdout()))?;
             return Ok(DONE);
         }
-        let top = view.breakdowns(None, By::Stack, TOP_IN_SUMMARY)?;
+        let top = view.breakdowns(None, By::Stack, &Filter::default(), TOP_IN_SUMMARY)?;
         let inspection = view.inspection();
         let inspected = Inspected { inspection, top, since: view.since };
         self.answer(&inspected, || summary::page(&inspected, Style::of_stdout()))?;
@@ -224,12 +231,12 @@ impl View<'_> {
         Ok(parts)
     }
 
-    fn breakdowns(&self, at: Option<Moment>, by: By, top: usize) -> Result<Vec<Breakdown>> {
+    fn breakdowns(&self, at: Option<Moment>, by: By, only: &Filter, top: usize) -> Result<Vec<Breakdown>> {
         let mut found = Vec::new();
         for part in self.parts()? {
             let device = &part.devices[0];
             let state = at.unwrap_or(Moment::Peak).state(device)?;
-            found.push(breakdown(&device.origins, state, by, top));
+            found.push(breakdown(&device.origins, state, by, only, top));
         }
         Ok(found)
     }

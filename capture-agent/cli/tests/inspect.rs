@@ -229,3 +229,29 @@ fn a_token_is_not_pushed_in_the_clear() {
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(said.contains("unencrypted to gauge.example") && !said.contains("secret"), "{said}");
 }
+
+#[test]
+fn a_filter_leaves_the_blocks_that_match_and_their_sums_add_up() {
+    let path = fixture("fsdp1_w2_clear_rank0_step5.pickle");
+    let path = path.to_str().unwrap();
+    let held = |filter: &str| {
+        let output = tidegauge(&["inspect", "--json", "--where", filter, path]);
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        let found = json(&output)["groups"][0].clone();
+        let totals = found["groups"].as_array().unwrap().iter().chain([&found["others"]]);
+        let bytes: u64 = totals.map(|total| total["allocated"].as_u64().unwrap()).sum();
+        assert_eq!(found["filter"], filter);
+        (bytes, found["levels"]["allocated"].as_u64().unwrap())
+    };
+    let ((large, all), (small, _)) = (held("size>1.00MiB"), held("size<=1.00MiB"));
+    assert!(0 < large && large < all, "{large} of {all}");
+    assert_eq!(large + small, all);
+    let page = tidegauge(&["inspect", "--where", "size>1MiB", path]);
+    let page = String::from_utf8(page.stdout).unwrap();
+    assert!(page.contains("match size>1.00MiB"), "{page}");
+
+    let refused = tidegauge(&["inspect", "--where", "size>much", path]);
+    assert_eq!(refused.status.code(), Some(64));
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert!(said.contains("after the sign stands a size such as 1MiB"), "{said}");
+}

@@ -1,6 +1,7 @@
 //! Who holds the memory at one moment: what flame graphs are made of.
 
 use tidegauge_snapshot::Snapshot;
+use tidegauge_snapshot::filter::Filter;
 use tidegauge_snapshot::model::Frame;
 use tidegauge_snapshot::sums::{By, Key, Sum, sums};
 use tidegauge_snapshot::words::count;
@@ -56,7 +57,7 @@ pub(crate) struct Held<'a> {
 pub(crate) fn held<'a>(part: &'a Part<'a>, moment: Moment) -> Result<Vec<Held<'a>>, ExportError> {
     let of_device = |device: &'a DevicePart<'a>| {
         let state = moment.state(device)?;
-        Ok(Held { device, state, sums: sums(&device.origins, state, By::Stack) })
+        Ok(Held { device, state, sums: sums(&device.origins, state, By::Stack, &Filter::default()) })
     };
     part.devices.iter().map(of_device).collect()
 }

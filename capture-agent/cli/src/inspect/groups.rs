@@ -35,6 +35,11 @@ fn page(breakdown: &Breakdown, style: Style) -> String {
             counted(breakdown.n_groups, &breakdown.by)
         ),
     ];
+    if let Some(filter) = &breakdown.filter {
+        let total = breakdown.total();
+        let blocks = counted(total.blocks, "block");
+        lines.push(format!("  {} in {blocks} match {}", size(total.allocated), one_line(filter)));
+    }
     let pending = levels.active.saturating_sub(levels.allocated);
     if pending > 0 {
         lines.push(format!("  {} more given back, but waiting for another stream", size(pending)));

@@ -153,6 +153,7 @@ mod tests {
                 time_us: None,
             },
             by: "stack".to_owned(),
+            filter: None,
             n_groups: 3,
             groups: vec![Group {
                 label: "train.py:3 step".to_owned(),
