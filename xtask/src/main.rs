@@ -17,6 +17,7 @@ mod wasm;
 mod browser;
 mod python;
 mod torch;
+mod wheel;
 mod bench;
 mod fuzz;
 mod fixtures;
@@ -33,8 +34,11 @@ usage: cargo xtask CHORE
 For users:
   serve [--demo] [--listen ADDR] [--data DIR] [--release] [--quick] [--no-open]
       Builds the page and the server and starts both. --demo fills a run from the committed snapshots.
-  test [--torch] [--services] [--soak] [--only TIER]
+  test [--torch] [--wheel] [--services] [--soak] [--only TIER]
       Everything the pipeline checks, tier by tier, with a table at the end.
+
+  wheel [--arch x86_64|aarch64] [--check]
+      The Python package for other machines, into the target folder; --check tries it under each Python at hand.
 
 For the desk:
   site [--quick]            Builds the page into the target folder; --quick compiles faster and runs slower.
@@ -60,6 +64,7 @@ fn main() -> ExitCode {
         Some("tidy") => tidy::run,
         Some("bench") => bench::run,
         Some("fuzz") => fuzz::run,
+        Some("wheel") => wheel::run,
         Some("fixtures") => fixtures::run,
         Some("help" | "--help" | "-h") => {
             println!("{USAGE}");

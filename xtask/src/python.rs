@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// What the tests need beside the wheel.
-const PACKAGES: [&str; 2] = ["pytest", "zstandard"];
+const PACKAGES: [&str; 3] = ["pytest", "zstandard", "mypy"];
 
 /// What opens exported tables, and the tests that need it.
 const READERS: [&str; 4] = ["pyarrow", "pandas", "duckdb", "polars"];
@@ -26,7 +26,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Tally> {
     }
     let venv = workspace.folder("python")?.join("venv");
     if let Err(error) = make_venv(&venv, &PACKAGES) {
-        return Ok(Tally::skipped(format!("cannot install {}: {error:#}", PACKAGES.join(" and "))));
+        return Ok(Tally::skipped(format!("cannot install {}: {error:#}", PACKAGES.join(", "))));
     }
     let python = venv.join("bin/python");
     // Large packages of other people: without them the agent's tests still run.

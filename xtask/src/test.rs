@@ -14,7 +14,7 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::{
     arguments::Arguments,
-    browser, python, tidy, torch, wasm,
+    browser, python, tidy, torch, wasm, wheel,
     workspace::{Workspace, is_installed},
 };
 
@@ -79,8 +79,9 @@ const TIERS: [Tier; 7] = [
 ];
 
 /// What runs when asked for.
-const ON_REQUEST: [(&str, Tier); 3] = [
+const ON_REQUEST: [(&str, Tier); 4] = [
     ("--torch", Tier { name: "torch", run: torch::run }),
+    ("--wheel", Tier { name: "wheel", run: wheel::tier }),
     ("--services", Tier { name: "services", run: |_| Ok(Tally::skipped("no test needs a service yet")) }),
     ("--soak", Tier { name: "soak", run: |_| Ok(Tally::skipped("no soak test yet")) }),
 ];
