@@ -2,6 +2,8 @@ import os
 from collections.abc import Iterable
 from typing import Literal, SupportsIndex
 
+__all__ = ["__version__", "snapshot", "start", "step", "stop"]
+
 __version__: str
 
 def start(
