@@ -15,6 +15,7 @@ pub mod breakdown;
 pub mod event;
 pub mod problem;
 pub mod paths;
+pub mod tus;
 
 pub use inspection::Inspection;
 pub use place::Place;

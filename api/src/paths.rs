@@ -11,6 +11,10 @@ pub const RUNS: &str = "/api/v1/runs";
 pub const GRID_ROUTE: &str = "/api/v1/runs/{run_id}/grid";
 /// `POST`: take a snapshot in.
 pub const SNAPSHOTS: &str = "/api/v1/snapshots";
+/// `POST`: begin an upload that may be cut and go on (tus 1.0).
+pub const UPLOADS: &str = "/api/v1/uploads";
+/// `HEAD`, `PATCH`, `DELETE`: such an upload.
+pub const UPLOAD_ROUTE: &str = "/api/v1/uploads/{upload_id}";
 /// `GET`: one snapshot's details.
 pub const SNAPSHOT_ROUTE: &str = "/api/v1/snapshots/{snapshot_id}";
 /// `GET`: its pack, ranges allowed.
@@ -25,6 +29,11 @@ pub const READYZ: &str = "/readyz";
 /// One run's grid.
 pub fn grid(run_id: &str) -> String {
     format!("{RUNS}/{run_id}/grid")
+}
+
+/// One upload that may be cut and go on.
+pub fn upload(upload_id: &str) -> String {
+    format!("{UPLOADS}/{upload_id}")
 }
 
 /// One snapshot's details.

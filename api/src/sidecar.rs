@@ -20,6 +20,10 @@ pub const VERSION: u32 = 1;
 /// The longest sidecar header that is read, bytes of base64. Eight devices' `memory_stats` take about 40 KiB.
 pub const MAX_HEADER_BYTES: usize = 256 * 1024;
 
+/// The longest sidecar that is read, bytes of JSON. Compressed, as resumable uploads carry it, so much fits into
+/// a header.
+pub const MAX_JSON_BYTES: usize = 1 << 20;
+
 /// What is known of a snapshot beside its bytes. Unknown fields are kept in [`Sidecar::more`].
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]

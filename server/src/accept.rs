@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use axum::body::Body;
+use axum::body::{Body, BodyDataStream, Bytes};
 use axum::http::StatusCode;
 use futures_util::StreamExt as _;
 use tidegauge_snapshot::{
@@ -45,8 +45,18 @@ pub(crate) async fn accept(
     }
     let mut promise = app.space.promise(length.unwrap_or_default())?;
     let spool = receive(app, body, &mut promise).await?;
-    recognize(&spool)?;
+    recognize(spool.head())?;
     let spooled = spool.finish().await.map_err(cannot_store)?;
+    take_in(app, said, spooled, promise).await
+}
+
+/// Takes in bytes that are all here, however they came. The one way into the catalog.
+pub(crate) async fn take_in(
+    app: &Arc<App>,
+    said: Said,
+    spooled: Spooled,
+    promise: Promise,
+) -> Result<Claimed, Refusal> {
     let (spooled, content_digest) = digest_content(app, spooled).await?;
     if let Some(announced) = said.sidecar.as_ref().and_then(|sidecar| sidecar.content_digest.as_deref())
         && !announced.eq_ignore_ascii_case(content_digest.as_str())
@@ -72,29 +82,34 @@ async fn receive(app: &App, body: Body, promise: &mut Promise) -> Result<Spool, 
     let mut spool = app.store.spool().map_err(cannot_store)?;
     let mut chunks = body.into_data_stream();
     loop {
-        let next = tokio::time::timeout(MAX_SILENCE, chunks.next()).await;
-        let Ok(next) = next else {
-            return Err(Refusal::new(
-                StatusCode::REQUEST_TIMEOUT,
-                "silence",
-                "Nothing arrived",
-                format!("nothing arrived for {} seconds; send it again", MAX_SILENCE.as_secs()),
-            ));
-        };
-        let Some(chunk) = next else { return Ok(spool) };
-        let chunk = chunk.map_err(|error| Refusal::bad_request(format!("the body broke off: {error}")))?;
+        let Some(chunk) = next_chunk(&mut chunks).await? else { return Ok(spool) };
         let bytes = spool.bytes() + chunk.len() as u64;
         check_size(app, bytes)?;
         promise.cover(bytes)?;
         let had_head = spool.has_head();
         spool.write(&chunk).await.map_err(cannot_store)?;
         if spool.has_head() && !had_head {
-            recognize(&spool)?;
+            recognize(spool.head())?;
         }
     }
 }
 
-fn check_size(app: &App, bytes: u64) -> Result<(), Refusal> {
+/// The next bytes of a body, or nothing at its end.
+pub(crate) async fn next_chunk(chunks: &mut BodyDataStream) -> Result<Option<Bytes>, Refusal> {
+    match tokio::time::timeout(MAX_SILENCE, chunks.next()).await {
+        Ok(None) => Ok(None),
+        Ok(Some(Ok(chunk))) => Ok(Some(chunk)),
+        Ok(Some(Err(error))) => Err(Refusal::bad_request(format!("the body broke off: {error}"))),
+        Err(_too_long) => Err(Refusal::new(
+            StatusCode::REQUEST_TIMEOUT,
+            "silence",
+            "Nothing arrived",
+            format!("nothing arrived for {} seconds; send it again", MAX_SILENCE.as_secs()),
+        )),
+    }
+}
+
+pub(crate) fn check_size(app: &App, bytes: u64) -> Result<(), Refusal> {
     let limit = app.config.max_upload_bytes;
     if bytes <= limit {
         return Ok(());
@@ -111,8 +126,9 @@ fn check_size(app: &App, bytes: u64) -> Result<(), Refusal> {
     ))
 }
 
-fn recognize(spool: &Spool) -> Result<(), Refusal> {
-    read::recognize(spool.head()).map_err(|error| no_snapshot(&error))
+/// Refuses what does not begin as a snapshot does.
+pub(crate) fn recognize(head: &[u8]) -> Result<(), Refusal> {
+    read::recognize(head).map_err(|error| no_snapshot(&error))
 }
 
 fn no_snapshot(error: &ReadError) -> Refusal {
@@ -145,7 +161,7 @@ async fn digest_content(app: &App, spooled: Spooled) -> Result<(Spooled, crate::
 async fn keep(app: &Arc<App>, upload: Upload, spooled: Spooled, promise: Promise) -> anyhow::Result<Claimed> {
     // One at a time, so that of two equal uploads the second finds the first.
     let _turn = app.accepting.lock().await;
-    if let Some(here) = app.catalog.find(&upload).await? {
+    if let Some(here) = app.catalog.find(&upload.said, upload.content_digest.as_str()).await? {
         return Ok(Claimed::Here(here));
     }
     let bytes = spooled.bytes;
@@ -162,7 +178,7 @@ async fn keep(app: &Arc<App>, upload: Upload, spooled: Spooled, promise: Promise
     Ok(claimed)
 }
 
-fn cannot_store(error: io::Error) -> Refusal {
+pub(crate) fn cannot_store(error: io::Error) -> Refusal {
     match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
             Refusal::full("the server's disk is full; free some room on it, then send the snapshot again")

@@ -17,6 +17,7 @@ use crate::reader::{self, MAX_WAITING_FOR_PACKS};
 use crate::routes;
 use crate::space::Space;
 use crate::store::Store;
+use crate::unfinished::{self, UnfinishedUploads};
 
 /// How long an orderly end waits for requests under way.
 const GRACE: Duration = Duration::from_secs(10);
@@ -34,6 +35,8 @@ pub struct App {
     pub(crate) clock: Clock,
     /// Held while an upload gets its row.
     pub(crate) accepting: Mutex<()>,
+    /// Uploads that may be cut and go on.
+    pub(crate) unfinished: UnfinishedUploads,
     /// One permit for each upload under way.
     pub(crate) uploads: Semaphore,
     /// One permit for each upload being decompressed for its digest.
@@ -69,10 +72,13 @@ impl App {
             "opened the data folder {}",
             folder.display()
         );
+        let space = Space::new(folder, config.max_data_bytes, config.min_free_bytes, contents.bytes);
+        let unfinished = UnfinishedUploads::open(&store, &space, clock())?;
         let n_cores = std::thread::available_parallelism().map_or(1, usize::from);
         Ok(Arc::new(Self {
             site: config.site(),
-            space: Space::new(folder, config.max_data_bytes, config.min_free_bytes, contents.bytes),
+            space,
+            unfinished,
             guard: Guard::new(&config),
             accepting: Mutex::new(()),
             uploads: Semaphore::new(MAX_UPLOADS),
@@ -100,6 +106,7 @@ pub async fn serve(
     let address = listener.local_addr().context("cannot tell the address listened on")?;
     app.store.sign_lock(&format!("http://{address}")).context("cannot write to the lock file")?;
     let mut readers = reader::start(&app);
+    readers.spawn(unfinished::tend(Arc::clone(&app)));
     let (stopping, stopped) = oneshot::channel();
     let listener = listener.tap_io(|connection| {
         if let Err(error) = connection.set_nodelay(true) {

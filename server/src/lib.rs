@@ -12,6 +12,7 @@ pub mod app;
 mod routes;
 mod place;
 mod accept;
+mod unfinished;
 mod reader;
 mod grid;
 mod catalog;

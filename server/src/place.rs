@@ -1,12 +1,15 @@
 //! Where an upload says it belongs: the query, the sidecar and the file's path made into one place.
 
+use std::io::Read as _;
+
 use axum::extract::Query;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, Uri};
 use base64::Engine as _;
-use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD};
+use serde::{Deserialize, Serialize};
 use tidegauge_api::from_path::place_from_path;
-use tidegauge_api::{Place, Sidecar, sidecar};
+use tidegauge_api::{Place, Sidecar, sidecar, tus};
 
 /// The run of uploads that name none.
 const UNNAMED: &str = "unnamed";
@@ -25,7 +28,7 @@ const MAX_FILE_NAME_CHARS: usize = 1024;
 
 /// What an upload says of itself. The place is normal: empty words are absent, the reason is always there, a
 /// window of one step has no first step.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Said {
     pub(crate) run: String,
     pub(crate) place: Place,
@@ -37,8 +40,31 @@ pub(crate) struct Said {
 ///
 /// The error is a sentence for the caller.
 pub(crate) fn said(request: &Parts) -> Result<Said, String> {
-    let (asked, asked_file_name) = query(&request.uri)?;
-    let sidecar = sidecar_header(&request.headers)?;
+    let asked = parameters(query(&request.uri)?)?;
+    put_together(asked, sidecar_header(&request.headers)?)
+}
+
+/// Reads what the beginning of a resumable upload says. What `Upload-Metadata` holds counts as the query does; a
+/// sidecar may come in the metadata or in its header.
+///
+/// The error is a sentence for the caller.
+pub(crate) fn said_of_upload(request: &Parts) -> Result<Said, String> {
+    let Metadata { parameters: more, sidecar, content_digest } = metadata(&request.headers)?;
+    let asked = parameters(query(&request.uri)?.into_iter().chain(more))?;
+    let mut sidecar = match sidecar {
+        Some(sidecar) => Some(sidecar),
+        None => sidecar_header(&request.headers)?,
+    };
+    if content_digest.is_some() {
+        sidecar.get_or_insert_default().content_digest = content_digest;
+    }
+    put_together(asked, sidecar)
+}
+
+fn put_together(
+    (asked, asked_file_name): (Place, Option<String>),
+    sidecar: Option<Sidecar>,
+) -> Result<Said, String> {
     let file_name = asked_file_name.or_else(|| sidecar.as_ref()?.file_name.clone());
     let place = asked
         .or(sidecar.as_ref().map(|sidecar| sidecar.place.clone()).unwrap_or_default())
@@ -48,12 +74,17 @@ pub(crate) fn said(request: &Parts) -> Result<Said, String> {
     Ok(Said { run: place.run.clone().unwrap_or_else(|| UNNAMED.to_owned()), place, file_name, sidecar })
 }
 
-fn query(uri: &Uri) -> Result<(Place, Option<String>), String> {
+fn query(uri: &Uri) -> Result<Vec<(String, String)>, String> {
+    match Query::try_from_uri(uri) {
+        Ok(Query(pairs)) => Ok(pairs),
+        Err(error) => Err(format!("the query cannot be read: {error}")),
+    }
+}
+
+fn parameters(pairs: impl IntoIterator<Item = (String, String)>) -> Result<(Place, Option<String>), String> {
     let mut place = Place::default();
     let mut file_name = None;
     let mut seen = Vec::new();
-    let Query(pairs) = Query::<Vec<(String, String)>>::try_from_uri(uri)
-        .map_err(|error| format!("the query cannot be read: {error}"))?;
     for (name, value) in pairs {
         if seen.contains(&name) {
             return Err(format!("the parameter {name:?} is there twice"));
@@ -89,6 +120,61 @@ fn number<T: std::str::FromStr>(name: &str, value: &str) -> Result<Option<T>, St
     }
 }
 
+/// What `Upload-Metadata` holds.
+#[derive(Default)]
+struct Metadata {
+    parameters: Vec<(String, String)>,
+    sidecar: Option<Sidecar>,
+    content_digest: Option<String>,
+}
+
+/// "key base64, key base64": what the tus protocol calls metadata.
+fn metadata(headers: &HeaderMap) -> Result<Metadata, String> {
+    let mut metadata = Metadata::default();
+    let Some(value) = headers.get(tus::METADATA) else { return Ok(metadata) };
+    let text = value.to_str().map_err(|_odd| format!("the {} header is no plain text", tus::METADATA))?;
+    for pair in text.split(',').map(str::trim).filter(|pair| !pair.is_empty()) {
+        let (key, value) = pair.split_once(' ').unwrap_or((pair, ""));
+        let value = BASE64_STANDARD
+            .decode(value.trim())
+            .map_err(|error| format!("{}: the value of {key:?} is not base64: {error}", tus::METADATA))?;
+        match key {
+            tus::SIDECAR => metadata.sidecar = Some(sidecar_from_json(&value, key)?),
+            tus::SIDECAR_ZSTD => metadata.sidecar = Some(sidecar_from_json(&unpacked(&value)?, key)?),
+            // Clients made for other servers say so much of their files.
+            "filetype" | "type" => {}
+            _ => {
+                let value = String::from_utf8(value)
+                    .map_err(|_bytes| format!("{}: the value of {key:?} is no text", tus::METADATA))?;
+                match key {
+                    tus::CONTENT_DIGEST => metadata.content_digest = Some(value),
+                    "filename" => metadata.parameters.push(("file_name".to_owned(), value)),
+                    _ => metadata.parameters.push((key.to_owned(), value)),
+                }
+            }
+        }
+    }
+    Ok(metadata)
+}
+
+fn unpacked(zstd: &[u8]) -> Result<Vec<u8>, String> {
+    let mut json = Vec::new();
+    zstd::Decoder::new(zstd)
+        .and_then(|decoder| decoder.take(sidecar::MAX_JSON_BYTES as u64 + 1).read_to_end(&mut json))
+        .map_err(|error| format!("{} is not zstd: {error}", tus::SIDECAR_ZSTD))?;
+    Ok(json)
+}
+
+fn sidecar_from_json(json: &[u8], whence: &str) -> Result<Sidecar, String> {
+    if json.len() > sidecar::MAX_JSON_BYTES {
+        return Err(format!(
+            "the sidecar is longer than the {} bytes that are read",
+            sidecar::MAX_JSON_BYTES
+        ));
+    }
+    serde_json::from_slice(json).map_err(|error| format!("{whence} does not hold a sidecar's JSON: {error}"))
+}
+
 fn sidecar_header(headers: &HeaderMap) -> Result<Option<Sidecar>, String> {
     let Some(value) = headers.get(sidecar::HEADER) else { return Ok(None) };
     let bytes = value.as_bytes();
@@ -103,9 +189,7 @@ fn sidecar_header(headers: &HeaderMap) -> Result<Option<Sidecar>, String> {
     let json = BASE64_URL_SAFE_NO_PAD.decode(bytes).map_err(|error| {
         format!("the {} header is not base64url without padding: {error}", sidecar::HEADER)
     })?;
-    serde_json::from_slice(&json)
-        .map(Some)
-        .map_err(|error| format!("the {} header does not hold a sidecar's JSON: {error}", sidecar::HEADER))
+    sidecar_from_json(&json, &format!("the {} header", sidecar::HEADER)).map(Some)
 }
 
 fn normal(place: Place) -> Result<Place, String> {

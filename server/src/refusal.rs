@@ -50,6 +50,11 @@ impl Refusal {
         Self::new(StatusCode::INSUFFICIENT_STORAGE, "full", "The server is full", detail)
     }
 
+    /// The sentence for the caller.
+    pub(crate) fn detail(&self) -> &str {
+        &self.0.detail
+    }
+
     pub(crate) fn with_header(mut self, name: HeaderName, value: HeaderValue) -> Self {
         self.0.header = Some((name, value));
         self

@@ -1,6 +1,7 @@
 //! Every address of the server, on one page.
 
 mod uploads;
+mod resumable;
 mod runs;
 mod snapshots;
 mod files;
@@ -15,7 +16,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::Response;
-use axum::routing::{get, post};
+use axum::routing::{get, head, post};
 use tidegauge_api::paths;
 use ulid::Ulid;
 
@@ -26,7 +27,18 @@ use crate::refusal::Refusal;
 
 /// The server as a service.
 pub(crate) fn router(app: &Arc<App>) -> Router {
+    let resumable = Router::new()
+        .route(paths::UPLOADS, post(resumable::create).options(resumable::options))
+        .route(
+            paths::UPLOAD_ROUTE,
+            head(resumable::state)
+                .patch(resumable::add)
+                .delete(resumable::give_up)
+                .options(resumable::options),
+        )
+        .layer(middleware::from_fn(resumable::speak_tus));
     Router::new()
+        .merge(resumable)
         .route(paths::SNAPSHOTS, post(uploads::take))
         .route(paths::RUNS, get(runs::list))
         .route(paths::GRID_ROUTE, get(runs::grid))

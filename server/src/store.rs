@@ -4,16 +4,18 @@
 //! lock                          held by the server that uses the folder
 //! catalog.sqlite                the catalog
 //! spool/…                       uploads under way; emptied at the start
+//! unfinished/ID.json, ID.part   uploads that may be cut and go on: what was announced, and the bytes so far
 //! originals/ab/abcdef…          bytes as they came, by BLAKE3
 //! packs/v1/abcdef….tgpack       made from the original of that digest; can be made again
 //! ```
 
 use std::fs::{self, File, TryLockError};
-use std::io::{self, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use anyhow::{Context as _, bail};
-use tempfile::NamedTempFile;
+use tempfile::{NamedTempFile, TempPath};
 use tidegauge_snapshot::pack;
 use tidegauge_snapshot::read::{self, ReadError};
 
@@ -63,7 +65,7 @@ impl Store {
         if spool.exists() {
             fs::remove_dir_all(&spool).with_context(|| format!("cannot empty {}", spool.display()))?;
         }
-        for sub in [spool, store.originals_folder(), store.packs_folder()] {
+        for sub in [spool, store.unfinished_folder(), store.originals_folder(), store.packs_folder()] {
             fs::create_dir_all(&sub).with_context(|| format!("cannot make the folder {}", sub.display()))?;
         }
         Ok(store)
@@ -141,6 +143,86 @@ impl Store {
         Ok(contents)
     }
 
+    /// Begins an upload that may be cut and go on. What was announced lasts from here on.
+    pub(crate) fn begin_unfinished(&self, id: &str, announced: &[u8]) -> io::Result<()> {
+        File::create_new(self.part_path(id))?;
+        let mut file = NamedTempFile::new_in(self.spool_folder())?;
+        file.write_all(announced)?;
+        file.as_file().sync_all()?;
+        // Last: a part without this file is removed at the next start.
+        file.persist(self.announced_path(id))?;
+        sync_folder(&self.unfinished_folder())
+    }
+
+    /// The unfinished uploads at the start. What a crash left of others is removed.
+    pub(crate) fn unfinished(&self) -> io::Result<Vec<Unfinished>> {
+        let mut unfinished = Vec::new();
+        for entry in fs::read_dir(self.unfinished_folder())? {
+            let path = entry?.path();
+            let id = path.file_stem().and_then(|id| id.to_str()).unwrap_or_default().to_owned();
+            let has_both = self.announced_path(&id).exists() && self.part_path(&id).exists();
+            if !has_both {
+                fs::remove_file(&path)?;
+            } else if path == self.part_path(&id) {
+                let (announced, part) = (fs::read(self.announced_path(&id))?, path.metadata()?);
+                unfinished.push(Unfinished { announced, n_bytes: part.len(), touched: part.modified()?, id });
+            }
+        }
+        Ok(unfinished)
+    }
+
+    /// How many bytes of an unfinished upload are here.
+    pub(crate) fn unfinished_bytes(&self, id: &str) -> io::Result<u64> {
+        Ok(fs::metadata(self.part_path(id))?.len())
+    }
+
+    /// The first bytes of an unfinished upload, as many as are here and are needed to recognize a snapshot.
+    pub(crate) fn unfinished_head(&self, id: &str) -> io::Result<Vec<u8>> {
+        let mut head = Vec::new();
+        File::open(self.part_path(id))?.take(read::HEAD_BYTES as u64).read_to_end(&mut head)?;
+        Ok(head)
+    }
+
+    /// Where the next bytes of an unfinished upload go.
+    pub(crate) fn append_to_unfinished(&self, id: &str) -> io::Result<tokio::fs::File> {
+        let mut file = tokio::fs::File::from_std(File::options().append(true).open(self.part_path(id))?);
+        file.set_max_buf_size(SPOOL_BUFFER_BYTES);
+        Ok(file)
+    }
+
+    /// An unfinished upload whose bytes are all here, as any other. They go with what is returned.
+    pub(crate) fn finish_unfinished(&self, id: &str) -> io::Result<Spooled> {
+        let path = self.part_path(id);
+        let mut hasher = blake3::Hasher::new();
+        let mut file = File::open(&path)?;
+        let bytes = io::copy(&mut file, &mut hasher)?;
+        let file = NamedTempFile::from_parts(file, TempPath::try_from_path(path)?);
+        Ok(Spooled { file, digest: hasher.finalize().into(), bytes })
+    }
+
+    /// Removes what is left of an unfinished upload.
+    pub(crate) fn remove_unfinished(&self, id: &str) -> io::Result<()> {
+        for path in [self.announced_path(id), self.part_path(id)] {
+            match fs::remove_file(path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn announced_path(&self, id: &str) -> PathBuf {
+        self.unfinished_folder().join(format!("{id}.json"))
+    }
+
+    fn part_path(&self, id: &str) -> PathBuf {
+        self.unfinished_folder().join(format!("{id}.part"))
+    }
+
+    fn unfinished_folder(&self) -> PathBuf {
+        self.folder.join("unfinished")
+    }
+
     fn spool_folder(&self) -> PathBuf {
         self.folder.join("spool")
     }
@@ -152,6 +234,17 @@ impl Store {
     fn packs_folder(&self) -> PathBuf {
         self.folder.join("packs").join(format!("v{}", pack::VERSION))
     }
+}
+
+/// An upload that was cut, as it lay in the folder at the start.
+#[derive(Debug)]
+pub(crate) struct Unfinished {
+    pub(crate) id: String,
+    /// What was announced, as it was written down.
+    pub(crate) announced: Vec<u8>,
+    pub(crate) n_bytes: u64,
+    /// When the last bytes came.
+    pub(crate) touched: SystemTime,
 }
 
 /// Bytes an upload may hold back before they are written; with it go the uploads' share of the server's memory.

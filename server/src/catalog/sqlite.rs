@@ -17,6 +17,7 @@ use ulid::Ulid;
 
 use super::{Claimed, MAX_READS, MAX_RUNS, ToRead, Upload};
 use crate::grid::GridSnapshot;
+use crate::place::Said;
 use crate::store::Digest;
 
 /// Connections that read at the same time; a further query waits.
@@ -62,10 +63,14 @@ impl Catalog {
     }
 
     /// The snapshot of the same content for the same place, if it is here.
-    pub(crate) async fn find(&self, upload: &Upload) -> anyhow::Result<Option<SnapshotDetails>> {
+    pub(crate) async fn find(
+        &self,
+        said: &Said,
+        content_digest: &str,
+    ) -> anyhow::Result<Option<SnapshotDetails>> {
         let mut tx = self.readers.begin().await?;
-        let Some(run_id) = run_id(&mut tx, &upload.said.run).await? else { return Ok(None) };
-        match at_place(&mut tx, &run_id, upload).await?.here {
+        let Some(run_id) = run_id(&mut tx, &said.run).await? else { return Ok(None) };
+        match at_place(&mut tx, &run_id, &said.place, content_digest).await?.here {
             Some(arrival) => details(&mut tx, arrival).await.map(Some),
             None => Ok(None),
         }
@@ -78,7 +83,7 @@ impl Catalog {
             Some(id) => id,
             None => new_run(&mut tx, &upload.said.run, now).await?,
         };
-        let at_place = at_place(&mut tx, &run_id, upload).await?;
+        let at_place = at_place(&mut tx, &run_id, &upload.said.place, upload.content_digest.as_str()).await?;
         if let Some(arrival) = at_place.here {
             return details(&mut tx, arrival).await.map(Claimed::Here);
         }
@@ -405,7 +410,8 @@ struct AtPlace {
 async fn at_place(
     tx: &mut Transaction<'_, Sqlite>,
     run_id: &str,
-    upload: &Upload,
+    place: &Place,
+    content_digest: &str,
 ) -> anyhow::Result<AtPlace> {
     let query = sqlx::query(
         "SELECT MAX(CASE WHEN content_digest = ? THEN arrival END) AS here, COALESCE(MAX(seq) + 1, 0) AS next_seq
@@ -413,9 +419,9 @@ async fn at_place(
          WHERE run_id = ? AND attempt = ? AND role = ? AND rank = ? AND host = ? AND pid = ?
                AND first_step = ? AND last_step = ? AND reason = ?",
     )
-    .bind(upload.content_digest.as_str())
+    .bind(content_digest)
     .bind(run_id);
-    let row = bind_place(query, &upload.said.place).fetch_one(&mut **tx).await?;
+    let row = bind_place(query, place).fetch_one(&mut **tx).await?;
     Ok(AtPlace::from_row(&row)?)
 }
 

@@ -22,20 +22,25 @@ pub(crate) async fn take(State(app): State<Arc<App>>, request: Request) -> Resul
     let said = place::said(&parts).map_err(Refusal::bad_request)?;
     match accept(&app, said, content_length(&parts.headers), body).await? {
         Claimed::New(details) => {
-            tracing::info!(
-                run.id = details.run_id,
-                rank = details.place.rank,
-                step = details.place.last_step,
-                snapshot.id = details.id,
-                size_bytes = details.bytes,
-                "took a snapshot of {}",
-                details.run_name
-            );
+            say_that_it_came(&details);
             let location = paths::snapshot(&details.id);
             Ok((StatusCode::CREATED, [(header::LOCATION, location)], Json(details)).into_response())
         }
         Claimed::Here(details) => Ok(Json(SnapshotDetails { already_here: true, ..details }).into_response()),
     }
+}
+
+/// What an operator reads of a new snapshot.
+pub(super) fn say_that_it_came(details: &SnapshotDetails) {
+    tracing::info!(
+        run.id = details.run_id,
+        rank = details.place.rank,
+        step = details.place.last_step,
+        snapshot.id = details.id,
+        size_bytes = details.bytes,
+        "took a snapshot of {}",
+        details.run_name
+    );
 }
 
 fn content_length(headers: &HeaderMap) -> Option<u64> {

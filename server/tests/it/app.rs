@@ -12,7 +12,8 @@ use tempfile::TempDir;
 use tidegauge_api::run::{Grid, RunRow, Runs};
 use tidegauge_api::snapshot::{SnapshotDetails, State};
 use tidegauge_api::{Problem, paths, problem};
-use tidegauge_server::{App, Config, clock, serve};
+use tidegauge_server::clock::{self, Clock};
+use tidegauge_server::{App, Config, serve};
 use tokio::net::TcpListener;
 use ureq::SendBody;
 
@@ -54,6 +55,11 @@ impl TestApp {
 
     /// Starts with further flags.
     pub(crate) fn start_with(flags: &[&str]) -> Self {
+        Self::start_at(clock::system(), flags)
+    }
+
+    /// Starts with a clock of the test's.
+    pub(crate) fn start_at(clock: Clock, flags: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let data = folder.path().join("data");
         let base = ["tidegauge-server", "--listen", "127.0.0.1:0", "--min-free-bytes", "0", "--data"];
@@ -63,7 +69,7 @@ impl TestApp {
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let address = runtime.block_on(async {
             let listener = TcpListener::bind(config.listen).await.unwrap();
-            let app = App::open(config, clock::system()).await.unwrap();
+            let app = App::open(config, clock).await.unwrap();
             let address = listener.local_addr().unwrap();
             tokio::spawn(
                 async move { serve(Arc::clone(&app), listener, std::future::pending()).await.unwrap() },
@@ -114,6 +120,8 @@ impl Caller {
     pub(crate) fn new(address: SocketAddr) -> Self {
         let config = ureq::Agent::config_builder()
             .http_status_as_error(false)
+            .max_redirects(0)
+            .max_redirects_will_error(false)
             // For sidecar headers of the greatest length.
             .output_buffer_size(512 * 1024)
             .build();
@@ -134,6 +142,15 @@ impl Caller {
             request = request.header(*name, *value);
         }
         request.call().and_then(Reply::from).unwrap()
+    }
+
+    /// Any request.
+    pub(crate) fn request(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Reply {
+        let mut request = ureq::http::Request::builder().method(method).uri(self.url(path));
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        self.agent.run(request.body(body).unwrap()).and_then(Reply::from).unwrap()
     }
 
     pub(crate) fn upload(&self, query: &str, body: &[u8]) -> Reply {

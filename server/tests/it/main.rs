@@ -6,6 +6,7 @@ mod app;
 mod process;
 
 mod uploads;
+mod resumable;
 mod reading;
 mod runs;
 mod snapshots;
