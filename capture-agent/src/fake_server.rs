@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    io::{BufRead as _, BufReader, Read as _, Write as _},
+    io::{Read as _, Write as _},
     net::{TcpListener, TcpStream},
     sync::{Arc, Mutex},
     thread,
@@ -40,14 +40,20 @@ impl FakeServer {
     }
 
     pub(crate) fn listen(listener: TcpListener, answer: impl Fn(usize) -> Answer + Send + 'static) -> Self {
+        Self::serve(listener, move |n, _| answer(n))
+    }
+
+    fn serve(listener: TcpListener, answer: impl Fn(usize, &Received) -> Answer + Send + 'static) -> Self {
         let address = format!("http://{}", listener.local_addr().unwrap());
         let received = Arc::new(Mutex::new(Vec::new()));
         let log = Arc::clone(&received);
         thread::spawn(move || {
             for (n, stream) in listener.incoming().enumerate() {
-                let (mut stream, answer) = (stream.unwrap(), answer(n));
+                let mut stream = stream.unwrap();
+                let Some(head) = receive_head(&mut stream) else { continue };
+                let answer = answer(n, &head);
                 // Written down first: whoever has the answer may ask at once what was received.
-                let request = receive(&mut stream, &answer);
+                let request = receive_body(&mut stream, head, &answer);
                 let is_whole = request.is_some();
                 log.lock().unwrap().extend(request);
                 if is_whole {
@@ -57,6 +63,11 @@ impl FakeServer {
             }
         });
         Self { address, received }
+    }
+
+    /// `answer` is asked with the head of each request; only what is answered with success has its body taken.
+    pub(crate) fn that_asks(answer: impl Fn(&Received) -> Answer + Send + 'static) -> Self {
+        Self::serve(TcpListener::bind("127.0.0.1:0").unwrap(), move |_, head| answer(head))
     }
 
     /// Takes everything.
@@ -114,26 +125,41 @@ impl Received {
     }
 }
 
-fn receive(stream: &mut TcpStream, answer: &Answer) -> Option<Received> {
-    let mut reader = BufReader::new(stream.try_clone().ok()?);
-    let mut line = String::new();
-    reader.read_line(&mut line).ok().filter(|n| *n > 0)?;
-    let mut headers = BTreeMap::new();
+/// A request without its body. Read byte by byte, so that nothing of the body is read with it.
+pub(crate) fn receive_head(stream: &mut TcpStream) -> Option<Received> {
+    let mut lines = vec![read_line(stream)?];
     loop {
-        let mut header = String::new();
-        reader.read_line(&mut header).ok()?;
-        let Some((name, value)) = header.trim_end().split_once(": ") else { break };
-        headers.insert(name.to_lowercase(), value.to_owned());
-    }
-    let mut body = Vec::new();
-    if !answer.before_body {
-        if headers.contains_key("expect") {
-            stream.write_all(b"HTTP/1.1 100 Continue\r\n\r\n").ok()?;
+        match read_line(stream)? {
+            line if line.is_empty() => break,
+            line => lines.push(line),
         }
-        body.resize(headers["content-length"].parse().unwrap(), 0);
-        reader.read_exact(&mut body).ok()?;
     }
-    Some(Received { line: line.trim_end().to_owned(), headers, body })
+    let line = lines.remove(0);
+    let headers = lines.iter().filter_map(|line| line.split_once(": "));
+    let headers = headers.map(|(name, value)| (name.to_lowercase(), value.to_owned())).collect();
+    Some(Received { line, headers, body: Vec::new() })
+}
+
+fn read_line(stream: &mut TcpStream) -> Option<String> {
+    let (mut line, mut byte) = (Vec::new(), [0]);
+    while !line.ends_with(b"\r\n") {
+        stream.read_exact(&mut byte).ok()?;
+        line.push(byte[0]);
+    }
+    Some(String::from_utf8_lossy(&line).trim_end().to_owned())
+}
+
+fn receive_body(stream: &mut TcpStream, mut head: Received, answer: &Answer) -> Option<Received> {
+    if answer.before_body {
+        return Some(head);
+    }
+    if head.headers.contains_key("expect") {
+        stream.write_all(b"HTTP/1.1 100 Continue\r\n\r\n").ok()?;
+    }
+    let length = head.headers.get("content-length").map_or(0, |length| length.parse().unwrap());
+    head.body.resize(length, 0);
+    stream.read_exact(&mut head.body).ok()?;
+    Some(head)
 }
 
 fn respond(stream: &mut TcpStream, answer: &Answer) -> std::io::Result<()> {

@@ -22,9 +22,16 @@ pub mod backend;
 pub mod courier;
 pub mod outbox;
 pub mod redaction;
+pub mod connection;
+pub mod proxies;
 pub mod push;
+pub mod parts;
 pub mod backoff;
 pub mod notices;
 
 #[cfg(test)]
 mod fake_server;
+#[cfg(test)]
+mod fake_gauge;
+#[cfg(test)]
+mod ordeal;

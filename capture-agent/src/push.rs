@@ -1,13 +1,15 @@
 //! Sending one snapshot to a server.
 //!
-//! One request per snapshot: the file's bytes as the body, the sidecar in a header. The server tells a repeat
-//! from a new snapshot by its content, so a snapshot may be sent again whenever the answer was lost. Who sends
-//! again, and when, is the caller's choice: [`PushError::Later`] says that it makes sense.
+//! A small one travels in one request: the file's bytes as the body, the sidecar in a header. A large one travels in
+//! [`parts`](crate::parts) and goes on after a cut. The server tells a repeat from a new snapshot by its content, so a
+//! snapshot may be sent again whenever the answer was lost. Who sends again, and when, is the caller's choice:
+//! [`PushError::Later`] says that it makes sense.
 
 use std::{
     fs::File,
-    io::{self, Read, Take},
+    io::{self, Read, Seek as _, SeekFrom, Take},
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
@@ -15,18 +17,15 @@ use base64::Engine as _;
 use tidegauge_api::{Problem, Sidecar, paths, problem, sidecar, snapshot::SnapshotDetails};
 use ureq::{
     SendBody,
-    http::{Response, StatusCode, Uri},
-    typestate::WithBody,
+    http::{Response, StatusCode, header},
 };
 
-/// The server that is used when none is named.
-pub const DEFAULT_SERVER: &str = "http://127.0.0.1:8642";
+use crate::{
+    connection::{Connection, Credentials, Throttle, Token},
+    parts::{Bookmark, InParts},
+};
 
-/// A machine in the same cluster answers much sooner; one that does not is not there.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-
-/// The longest silence, while sending and before the answer. The server answers once the bytes are on its disk.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
+pub use crate::connection::{AddressError, DEFAULT_SERVER};
 
 /// The most that is read of an answer, bytes: details hold a sidecar and an inspection. A longer one is an error.
 const MAX_ANSWER_BYTES: u64 = 4 << 20;
@@ -34,23 +33,11 @@ const MAX_ANSWER_BYTES: u64 = 4 << 20;
 /// A server to push to.
 #[derive(Debug, Clone)]
 pub struct Server {
-    base: String,
-    authorization: Option<String>,
-    agent: ureq::Agent,
-}
-
-/// Why an address is not used.
-#[derive(Debug, thiserror::Error)]
-pub enum AddressError {
-    /// Not an address.
-    #[error("the server's address must look like {DEFAULT_SERVER}, found {0:?}")]
-    NotHttp(String),
-    /// A token would travel where others can read it.
-    #[error(
-        "the token would travel unencrypted to {0}: use an https address, or allow it with --insecure \
-         (TIDEGAUGE_INSECURE=1)"
-    )]
-    TokenInTheClear(String),
+    pub(crate) base: String,
+    credentials: Arc<Credentials>,
+    pub(crate) agent: ureq::Agent,
+    throttle: Option<Arc<Throttle>>,
+    pub(crate) in_parts: InParts,
 }
 
 /// Why a snapshot was not sent.
@@ -81,52 +68,42 @@ impl PushError {
     /// The [`Problem::kind`] of a file that is no snapshot.
     pub const NOT_A_SNAPSHOT: &'static str = "not-a-snapshot";
 
+    /// The [`Problem::kind`] of bytes that are not those that were announced.
+    pub const DIGEST_MISMATCH: &'static str = "digest-mismatch";
+
     /// Whether the server refused this very snapshot, rather than whoever sends it.
     pub fn is_about_the_snapshot(&self) -> bool {
         matches!(self, Self::Refused(problem) if matches!(problem.status, 400 | 409 | 413 | 415 | 422))
     }
+
+    pub(crate) fn later(reason: impl Into<String>) -> Self {
+        Self::Later { reason: reason.into(), retry_after: None }
+    }
+
+    fn is_about_the_token(&self) -> bool {
+        matches!(self, Self::Refused(problem) if problem.status == 401)
+    }
 }
 
 impl Server {
-    /// A server at `address`, which may have a path. Without `insecure`, a token is sent only over https or to
-    /// this machine.
+    /// A server at `address`, which may have a path. Without `insecure` another machine is only reached over https.
     ///
     /// # Errors
-    /// [`AddressError`] when the address is none, or the token would be readable on its way.
+    /// [`AddressError`] when the address is none, or what is sent would be readable on its way.
     pub fn new(address: &str, token: Option<&str>, insecure: bool) -> Result<Self, AddressError> {
-        let not_http = || AddressError::NotHttp(address.to_owned());
-        let base = address.trim_end_matches('/');
-        let uri: Uri = base.parse().ok().ok_or_else(not_http)?;
-        let (Some(scheme @ ("http" | "https")), Some(host)) = (uri.scheme_str(), uri.host()) else {
-            return Err(not_http());
-        };
-        if uri.query().is_some() {
-            return Err(not_http());
-        }
-        let is_here = is_loopback(host);
-        if token.is_some() && scheme == "http" && !is_here && !insecure {
-            return Err(AddressError::TokenInTheClear(host.to_owned()));
-        }
-        let mut config = ureq::Agent::config_builder()
-            .user_agent(concat!("tidegauge/", env!("CARGO_PKG_VERSION")))
-            .http_status_as_error(false)
-            // A redirected POST would lose its body; its sender should be given the right address instead.
-            .max_redirects(0)
-            .max_redirects_will_error(false)
-            .output_buffer_size(sidecar::MAX_HEADER_BYTES + 16 * 1024)
-            .timeout_connect(Some(CONNECT_TIMEOUT))
-            .timeout_send_request(Some(IDLE_TIMEOUT))
-            .timeout_per_write(Some(IDLE_TIMEOUT))
-            .timeout_recv_response(Some(IDLE_TIMEOUT))
-            .timeout_recv_body(Some(IDLE_TIMEOUT));
-        if is_here {
-            config = config.proxy(None);
-        }
-        Ok(Self {
-            base: base.to_owned(),
-            authorization: token.map(|token| format!("Bearer {token}")),
-            agent: config.build().into(),
-        })
+        let token = token.map_or(Token::None, |token| Token::Given(token.to_owned()));
+        Self::connect(&Connection { token, insecure, ..Connection::to(address) })
+    }
+
+    /// A server as it is described.
+    ///
+    /// # Errors
+    /// [`AddressError`] when the description makes no sense. Whether the server is there shows later.
+    pub fn connect(connection: &Connection) -> Result<Self, AddressError> {
+        let (base, agent) = connection.open()?;
+        let credentials = Arc::new(Credentials::new(connection.token.clone()));
+        let throttle = connection.rate.map(|rate| Arc::new(Throttle::new(rate)));
+        Ok(Self { base, credentials, agent, throttle, in_parts: InParts::default() })
     }
 
     /// The address, without a slash at its end.
@@ -136,7 +113,7 @@ impl Server {
 
     /// Whether a token was given.
     pub fn has_token(&self) -> bool {
-        self.authorization.is_some()
+        self.credentials.has_token()
     }
 
     /// Whether it is there, can take snapshots, and knows the token.
@@ -145,21 +122,14 @@ impl Server {
     /// [`PushError::Later`] when it is away, busy or full; [`PushError::Refused`] when it does not know the token
     /// or is another kind of server.
     pub fn check(&self) -> Result<(), PushError> {
-        self.get(paths::READYZ)?;
-        let answer = self.get(paths::RUNS)?;
-        match has_media_type(&answer, "application/json") {
-            true => Ok(()),
-            false => Err(self.refused_without_reason(answer.status())),
-        }
-    }
-
-    fn get(&self, path: &str) -> Result<Response<ureq::Body>, PushError> {
-        let mut request = self.agent.get(format!("{}{path}", self.base));
-        if let Some(authorization) = &self.authorization {
-            request = request.header("Authorization", authorization);
-        }
-        let answer = request.call().map_err(|error| self.unanswered(&error))?;
-        if answer.status().is_success() { Ok(answer) } else { Err(self.failure(answer)) }
+        self.knowing_the_token(&mut || {
+            self.get(paths::READYZ)?;
+            let answer = self.get(paths::RUNS)?;
+            match has_media_type(&answer, "application/json") {
+                true => Ok(()),
+                false => Err(self.refused_without_reason(answer.status())),
+            }
+        })
     }
 
     /// Sends the snapshot in `file`. `progress` is told how many bytes went out with each read.
@@ -172,45 +142,122 @@ impl Server {
         sidecar: &Sidecar,
         progress: &mut dyn FnMut(u64),
     ) -> Result<SnapshotDetails, PushError> {
-        let cannot_read = |source| PushError::File { path: file.to_owned(), source };
-        let bytes = File::open(file).map_err(cannot_read)?;
-        let length = bytes.metadata().map_err(cannot_read)?.len();
-        let mut failed_read = None;
-        let mut body = Body { bytes: bytes.take(length), progress, failed: &mut failed_read };
-        let answer = self.request(sidecar, length).send(SendBody::from_reader(&mut body));
-        match (answer, failed_read) {
-            (_, Some(source)) => Err(cannot_read(source)),
-            (Ok(answer), None) => self.understand(answer),
-            (Err(error), None) => Err(self.unanswered(&error)),
-        }
+        self.send_from(&mut Bookmark::default(), file, sidecar, progress)
     }
 
-    fn request(&self, sidecar: &Sidecar, length: u64) -> ureq::RequestBuilder<WithBody> {
+    /// Sends the snapshot in `file`, going on where `bookmark` says that an earlier try came to.
+    ///
+    /// # Errors
+    /// [`PushError`], whose kind says whether to try again.
+    pub fn send_from(
+        &self,
+        bookmark: &mut Bookmark,
+        file: &Path,
+        sidecar: &Sidecar,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<SnapshotDetails, PushError> {
+        let cannot_read = |source| PushError::File { path: file.to_owned(), source };
+        let length = file.metadata().map_err(cannot_read)?.len();
+        self.knowing_the_token(&mut || match length >= self.in_parts.from_bytes {
+            true => self.send_in_parts(bookmark, file, length, sidecar, progress),
+            false => self.send_at_once(file, length, sidecar, progress),
+        })
+    }
+
+    /// All of it in one request.
+    pub(crate) fn send_at_once(
+        &self,
+        file: &Path,
+        length: u64,
+        sidecar: &Sidecar,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<SnapshotDetails, PushError> {
+        let url = format!("{}{}", self.base, paths::SNAPSHOTS);
         let request = self
-            .agent
-            .post(format!("{}{}", self.base, paths::SNAPSHOTS))
+            .authorized(self.agent.post(url))?
             .header("Content-Type", "application/octet-stream")
-            .header("Content-Length", length.to_string())
             // A server that is full says so before the body is on its way.
             .header("Expect", "100-continue")
             .header(sidecar::HEADER, header(sidecar));
-        match &self.authorization {
-            Some(authorization) => request.header("Authorization", authorization),
-            None => request,
-        }
-    }
-
-    fn understand(&self, answer: Response<ureq::Body>) -> Result<SnapshotDetails, PushError> {
+        let answer = self.send_bytes(request, file, 0, length, progress)?;
         let status = answer.status();
         if !status.is_success() {
             return Err(self.failure(answer));
         }
+        self.details_in(answer)
+    }
+
+    /// Sends `length` bytes of a file, from `offset` on, as a request's body.
+    pub(crate) fn send_bytes(
+        &self,
+        request: ureq::RequestBuilder<ureq::typestate::WithBody>,
+        file: &Path,
+        offset: u64,
+        length: u64,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<Response<ureq::Body>, PushError> {
+        let cannot_read = |source| PushError::File { path: file.to_owned(), source };
+        let mut bytes = File::open(file).map_err(cannot_read)?;
+        bytes.seek(SeekFrom::Start(offset)).map_err(cannot_read)?;
+        let (mut failed_read, throttle) = (None, self.throttle.as_deref());
+        let mut body = Body { bytes: bytes.take(length), progress, throttle, failed: &mut failed_read };
+        let request = request.header("Content-Length", length.to_string());
+        let answer = request.send(SendBody::from_reader(&mut body));
+        match (answer, failed_read) {
+            (_, Some(source)) => Err(cannot_read(source)),
+            (Ok(answer), None) => Ok(answer),
+            (Err(error), None) => Err(self.unanswered(&error)),
+        }
+    }
+
+    /// Asks for the details at an address of this server.
+    pub(crate) fn details_at(&self, path: &str) -> Result<SnapshotDetails, PushError> {
+        let answer = self.get(path)?;
+        self.details_in(answer)
+    }
+
+    fn details_in(&self, answer: Response<ureq::Body>) -> Result<SnapshotDetails, PushError> {
+        let status = answer.status();
         let bytes = bytes_of(answer).map_err(|error| self.unanswered(&error))?;
         serde_json::from_slice(&bytes).map_err(|_not_details| self.refused_without_reason(status))
     }
 
+    fn get(&self, path: &str) -> Result<Response<ureq::Body>, PushError> {
+        let request = self.authorized(self.agent.get(format!("{}{path}", self.base)))?;
+        let answer = request.call().map_err(|error| self.unanswered(&error))?;
+        if answer.status().is_success() { Ok(answer) } else { Err(self.failure(answer)) }
+    }
+
+    /// A request that says who we are.
+    pub(crate) fn authorized<T>(
+        &self,
+        request: ureq::RequestBuilder<T>,
+    ) -> Result<ureq::RequestBuilder<T>, PushError> {
+        match self.credentials.authorization() {
+            Ok(Some(authorization)) => Ok(request.header(header::AUTHORIZATION, authorization)),
+            Ok(None) => Ok(request),
+            // The file may come, as a secret does that is being replaced.
+            Err(sentence) => Err(PushError::later(sentence)),
+        }
+    }
+
+    /// Does something; once more where the server does not know the token and its file holds another one by now.
+    fn knowing_the_token<T>(&self, work: &mut dyn FnMut() -> Result<T, PushError>) -> Result<T, PushError> {
+        let mut done = work();
+        if matches!(&done, Err(error) if error.is_about_the_token()) && self.credentials.is_renewed() {
+            done = work();
+        }
+        match done {
+            // Whoever replaces a token changes the file and the server, one after the other.
+            Err(error) if error.is_about_the_token() && self.credentials.is_file() => {
+                Err(PushError::later(error.to_string()))
+            }
+            done => done,
+        }
+    }
+
     /// What an answer means that is no success.
-    fn failure(&self, answer: Response<ureq::Body>) -> PushError {
+    pub(crate) fn failure(&self, answer: Response<ureq::Body>) -> PushError {
         let status = answer.status();
         let retry_after = retry_after(&answer);
         let is_problem = has_media_type(&answer, problem::MEDIA_TYPE);
@@ -220,7 +267,10 @@ impl Server {
         };
         let problem = is_problem.then(|| serde_json::from_slice::<Problem>(&bytes).ok()).flatten();
         if status.is_server_error()
-            || matches!(status, StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS)
+            || matches!(
+                status,
+                StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS | StatusCode::LOCKED
+            )
         {
             let reason = match problem {
                 Some(problem) => problem.detail,
@@ -231,11 +281,11 @@ impl Server {
         problem.map_or_else(|| self.refused_without_reason(status), PushError::Refused)
     }
 
-    fn unanswered(&self, error: &ureq::Error) -> PushError {
-        PushError::Later { reason: format!("no answer from {}: {error}", self.base), retry_after: None }
+    pub(crate) fn unanswered(&self, error: &ureq::Error) -> PushError {
+        PushError::later(format!("no answer from {}: {error}", self.base))
     }
 
-    fn refused_without_reason(&self, status: StatusCode) -> PushError {
+    pub(crate) fn refused_without_reason(&self, status: StatusCode) -> PushError {
         PushError::Refused(Problem {
             kind: "not-a-tidegauge-server".to_owned(),
             title: "Not a Tidegauge server".to_owned(),
@@ -250,18 +300,23 @@ struct Body<'a> {
     /// No more than was announced, should the file grow.
     bytes: Take<File>,
     progress: &'a mut dyn FnMut(u64),
+    throttle: Option<&'a Throttle>,
     failed: &'a mut Option<io::Error>,
 }
 
 impl Read for Body<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        match self.bytes.read(buffer) {
+        let longest = self.throttle.map_or(buffer.len(), Throttle::piece).min(buffer.len());
+        match self.bytes.read(&mut buffer[..longest]) {
             // The server would wait for the rest.
             Ok(0) if self.bytes.limit() > 0 && !buffer.is_empty() => {
                 *self.failed = Some(io::Error::other("it got shorter while it was sent"));
                 Err(io::Error::other("the file got shorter"))
             }
             Ok(n) => {
+                if let Some(throttle) = self.throttle {
+                    throttle.pay(n);
+                }
                 (self.progress)(n as u64);
                 Ok(n)
             }
@@ -282,34 +337,37 @@ fn header(sidecar: &Sidecar) -> String {
         base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(json)
     };
     let header = encoded(sidecar);
-    if header.len() <= sidecar::MAX_HEADER_BYTES {
-        return header;
-    }
+    if header.len() <= sidecar::MAX_HEADER_BYTES { header } else { encoded(&shortened(sidecar)) }
+}
+
+/// The sidecar without its memory statistics.
+pub(crate) fn shortened(sidecar: &Sidecar) -> Sidecar {
     let mut shorter = sidecar.clone();
     shorter.memory_stats.clear();
     shorter.more.clear();
     shorter.more.insert("left_out".to_owned(), "memory_stats: the sidecar was too long for a header".into());
-    encoded(&shorter)
+    shorter
 }
 
 fn bytes_of(answer: Response<ureq::Body>) -> Result<Vec<u8>, ureq::Error> {
     answer.into_body().into_with_config().limit(MAX_ANSWER_BYTES).read_to_vec()
 }
 
+/// "120", or a date. Dates are counted from the answer's own, so that clocks need not agree.
 fn retry_after(answer: &Response<ureq::Body>) -> Option<Duration> {
-    // The other form, a date, would need a calendar; our server does not send it.
-    let seconds = answer.headers().get("Retry-After")?.to_str().ok()?.trim().parse().ok()?;
-    Some(Duration::from_secs(seconds))
+    let text = |name| answer.headers().get(name)?.to_str().ok().map(str::trim);
+    let asked = text(header::RETRY_AFTER)?;
+    if let Ok(seconds) = asked.parse() {
+        return Some(Duration::from_secs(seconds));
+    }
+    let date = |text| httpdate::parse_http_date(text).ok();
+    let (until, now) = (date(asked)?, date(text(header::DATE)?)?);
+    Some(until.duration_since(now).unwrap_or_default())
 }
 
 fn has_media_type(answer: &Response<ureq::Body>, media_type: &str) -> bool {
     let found = answer.headers().get("Content-Type").and_then(|value| value.to_str().ok());
     found.is_some_and(|found| found.split(';').next().is_some_and(|found| found.trim() == media_type))
-}
-
-fn is_loopback(host: &str) -> bool {
-    let host = host.trim_start_matches('[').trim_end_matches(']');
-    host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
 #[cfg(test)]
@@ -319,7 +377,7 @@ mod tests {
     use tidegauge_api::Place;
 
     use super::*;
-    use crate::fake_server::{Answer, FakeServer};
+    use crate::fake_server::{Answer, FakeServer, Received};
 
     fn sidecar() -> Sidecar {
         Sidecar {
@@ -442,12 +500,48 @@ mod tests {
     }
 
     #[test]
-    fn only_http_addresses_are_servers() {
-        for wrong in ["", "gauge:8642", "ftp://gauge", "/tmp", "http://", "http://gauge/?a=b"] {
-            assert!(matches!(Server::new(wrong, None, false), Err(AddressError::NotHttp(_))), "{wrong}");
-        }
-        assert_eq!(Server::new("https://gauge/tide/", None, false).unwrap().address(), "https://gauge/tide");
-        assert!(Server::new("http://[::1]:8642", Some("secret"), false).is_ok());
-        assert!(Server::new("http://localhost:8642", Some("secret"), false).is_ok());
+    fn a_date_to_come_back_at_is_counted_from_the_answers_own() {
+        let wait = |head: &'static str| {
+            let server = FakeServer::start(move |_| Answer::new(head, ""));
+            match sent(&server.address, None, &sidecar()) {
+                Err(PushError::Later { retry_after, .. }) => retry_after,
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(
+            wait(
+                "503 Busy\r\nDate: Sun, 06 Nov 1994 08:49:37 GMT\r\nRetry-After: Sun, 06 Nov 1994 08:50:37 GMT"
+            ),
+            Some(Duration::from_secs(60))
+        );
+        assert_eq!(
+            wait(
+                "503 Busy\r\nDate: Sun, 06 Nov 1994 08:51:00 GMT\r\nRetry-After: Sun, 06 Nov 1994 08:50:37 GMT"
+            ),
+            Some(Duration::ZERO)
+        );
+        assert_eq!(wait("503 Busy\r\nRetry-After: soon"), None);
+    }
+
+    #[test]
+    fn a_token_that_was_replaced_is_read_again_and_one_that_is_not_yet_is_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let (token, file) = (folder.path().join("token"), folder.path().join("snapshot.pickle"));
+        std::fs::write(&file, b"a pickle").unwrap();
+        std::fs::write(&token, "old").unwrap();
+        let gauge =
+            FakeServer::that_asks(|request: &Received| match request.headers["authorization"].as_str() {
+                "Bearer new" => Answer::created(),
+                _ => Answer { before_body: true, ..Answer::problem(401, "a token is needed") },
+            });
+        let connection = Connection { token: Token::File(token.clone()), ..Connection::to(&gauge.address) };
+        let server = Server::connect(&connection).unwrap();
+        let send = || server.send(&file, &sidecar(), &mut |_| {});
+        assert!(matches!(send(), Err(PushError::Later { .. })));
+        std::fs::write(&token, "new").unwrap();
+        assert!(send().is_ok() && send().is_ok());
+        // The file went: what was read is used on.
+        std::fs::remove_file(&token).unwrap();
+        assert!(send().is_ok());
     }
 }

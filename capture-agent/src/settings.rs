@@ -9,10 +9,12 @@ use tidegauge_snapshot::words::size;
 use crate::{
     backend::Recording,
     choice::{ChoiceError, RankChoice, StepChoice},
+    connection::{AddressError, Connection, DEFAULT_SERVER, Token},
     growth::GrowthSettings,
-    outbox,
+    outbox::{self, Room},
     plan::Window,
-    push::{AddressError, DEFAULT_SERVER, Server},
+    proxies::Proxies,
+    push::Server,
     redaction::{Paths, Redaction},
     whereabouts::Said,
 };
@@ -39,8 +41,10 @@ pub struct Settings {
     pub said: Said,
     /// Where snapshots go.
     pub server: Server,
-    /// Whether a token may travel unencrypted to another machine.
-    pub insecure: bool,
+    /// How it is reached.
+    pub connection: Connection,
+    /// Who sends what waits in the outbox.
+    pub send: SentBy,
     /// At the ends of which steps.
     pub steps: StepChoice,
     /// On which ranks.
@@ -55,10 +59,20 @@ pub struct Settings {
     pub redaction: Option<Redaction>,
     /// The outbox's folder.
     pub outbox: PathBuf,
-    /// Its bound, bytes.
-    pub outbox_max_bytes: u64,
+    /// Its bounds.
+    pub room: Room,
     /// The longest wait for the network at exit.
     pub flush: Duration,
+}
+
+/// Who sends what waits in the outbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum SentBy {
+    /// The process that took it.
+    #[default]
+    Itself,
+    /// `tidegauge agent`, which runs beside it and outlives it.
+    Sidecar,
 }
 
 /// A choice that makes no sense.
@@ -121,6 +135,7 @@ pub const NAMES: &[&str] = &[
     "run",
     "server",
     "token",
+    "token_file",
     "steps",
     "ranks",
     "window",
@@ -135,7 +150,13 @@ pub const NAMES: &[&str] = &[
     "rank",
     "outbox",
     "outbox_bytes",
+    "outbox_free",
+    "send",
     "flush_secs",
+    "rate",
+    "ca",
+    "client_cert",
+    "client_key",
     "insecure",
     "enabled",
 ];
@@ -150,9 +171,7 @@ impl Settings {
         env: &dyn Fn(&str) -> Option<String>,
     ) -> Result<Self, SettingError> {
         let chosen = Chosen { keywords, env };
-        let server = chosen.text("server").map_or(DEFAULT_SERVER.to_owned(), |(_, server)| server);
-        let token = chosen.text("token").map(|(_, token)| token);
-        let insecure = chosen.flag("insecure")?.unwrap_or(false);
+        let connection = chosen.connection()?;
         Ok(Self {
             enabled: chosen.flag("enabled")?.unwrap_or(true),
             said: Said {
@@ -160,8 +179,12 @@ impl Settings {
                 role: chosen.text("role").map(|(_, role)| role),
                 rank: chosen.parsed("rank", "a number")?,
             },
-            server: Server::new(&server, token.as_deref(), insecure)?,
-            insecure,
+            server: Server::connect(&connection)?,
+            connection,
+            send: match chosen.word("send", &["self", "sidecar"])?.as_deref() {
+                Some("sidecar") => SentBy::Sidecar,
+                _ => SentBy::Itself,
+            },
             steps: chosen.choice("steps", DEFAULT_STEPS)?,
             ranks: chosen.choice("ranks", "all")?,
             window: match chosen.word("window", &["since_previous", "step"])?.as_deref() {
@@ -178,7 +201,12 @@ impl Settings {
             },
             redaction: chosen.redaction()?,
             outbox: chosen.text("outbox").map_or_else(|| default_outbox(env), |(_, folder)| folder.into()),
-            outbox_max_bytes: chosen.parsed("outbox_bytes", "bytes")?.unwrap_or(outbox::DEFAULT_MAX_BYTES),
+            room: Room {
+                max_bytes: chosen.parsed("outbox_bytes", "bytes")?.unwrap_or(outbox::DEFAULT_MAX_BYTES),
+                min_free_bytes: chosen
+                    .parsed("outbox_free", "bytes")?
+                    .unwrap_or(outbox::DEFAULT_MIN_FREE_BYTES),
+            },
             flush: Duration::from_secs(
                 chosen.parsed("flush_secs", "whole seconds")?.unwrap_or(DEFAULT_FLUSH_SECS),
             ),
@@ -208,12 +236,21 @@ impl Settings {
 
     fn value(&self, name: &str) -> String {
         let found_at_start = |said: Option<String>| said.unwrap_or_else(|| "found at the start".to_owned());
+        let bytes = |bytes| format!("{bytes} ({})", size(bytes));
+        let file = |path: Option<&PathBuf>| path.map_or("none".to_owned(), |path| path.display().to_string());
         let flag = |flag| if flag { "yes" } else { "no" }.to_owned();
         let growth = |value: fn(GrowthSettings) -> String| self.growth.map_or("off".to_owned(), value);
         match name {
             "run" => found_at_start(self.said.run.clone()),
             "server" => self.server.address().to_owned(),
-            "token" => if self.server.has_token() { "given" } else { "none" }.to_owned(),
+            "token" => match self.connection.token {
+                Token::Given(_) => "given".to_owned(),
+                Token::File(_) | Token::None => "none".to_owned(),
+            },
+            "token_file" => match &self.connection.token {
+                Token::File(path) => path.display().to_string(),
+                Token::Given(_) | Token::None => "none".to_owned(),
+            },
             "steps" => self.steps.to_string(),
             "ranks" => self.ranks.to_string(),
             "window" => self.window.as_str().to_owned(),
@@ -230,9 +267,18 @@ impl Settings {
             "role" => found_at_start(self.said.role.clone()),
             "rank" => found_at_start(self.said.rank.map(|rank| rank.to_string())),
             "outbox" => self.outbox.display().to_string(),
-            "outbox_bytes" => format!("{} ({})", self.outbox_max_bytes, size(self.outbox_max_bytes)),
+            "outbox_bytes" => bytes(self.room.max_bytes),
+            "outbox_free" => bytes(self.room.min_free_bytes),
+            "send" => match self.send {
+                SentBy::Itself => "self".to_owned(),
+                SentBy::Sidecar => "sidecar".to_owned(),
+            },
             "flush_secs" => self.flush.as_secs().to_string(),
-            "insecure" => flag(self.insecure),
+            "rate" => self.connection.rate.map_or("off".to_owned(), |rate| bytes(rate.get())),
+            "ca" => file(self.connection.ca.as_ref()),
+            "client_cert" => file(self.connection.client.as_ref().map(|(certificate, _)| certificate)),
+            "client_key" => file(self.connection.client.as_ref().map(|(_, key)| key)),
+            "insecure" => flag(self.connection.insecure),
             "enabled" => flag(self.enabled),
             _ => String::new(),
         }
@@ -270,6 +316,37 @@ impl Chosen<'_> {
     fn choice<T: FromStr<Err = ChoiceError>>(&self, name: &str, default: &str) -> Result<T, SettingError> {
         let (name, text) = self.text(name).unwrap_or_else(|| (name.to_owned(), default.to_owned()));
         text.parse().map_err(|error| wrong(name, error))
+    }
+
+    fn connection(&self) -> Result<Connection, SettingError> {
+        let path = |name| self.text(name).map(|(_, path)| PathBuf::from(path));
+        let (token, token_file) = (self.text("token"), self.text("token_file"));
+        let token = match (token, token_file) {
+            (None, None) => Token::None,
+            (Some((_, token)), None) => Token::Given(token),
+            (None, Some((_, file))) => Token::File(file.into()),
+            // A keyword wins over a variable, here as everywhere.
+            (Some((name, token)), Some((file_name, file))) => {
+                match (name == "token", file_name == "token_file") {
+                    (true, false) => Token::Given(token),
+                    (false, true) => Token::File(file.into()),
+                    _ => return Err(wrong(file_name, format!("{name} is given, too; give one of them"))),
+                }
+            }
+        };
+        Ok(Connection {
+            token,
+            insecure: self.flag("insecure")?.unwrap_or(false),
+            ca: path("ca"),
+            client: match (path("client_cert"), path("client_key")) {
+                (Some(certificate), Some(key)) => Some((certificate, key)),
+                (None, None) => None,
+                _ => return Err(AddressError::HalfACertificate.into()),
+            },
+            proxies: Proxies::from_env(self.env),
+            rate: self.parsed("rate", "bytes a second, from 1 upwards")?,
+            ..Connection::to(self.text("server").as_ref().map_or(DEFAULT_SERVER, |(_, server)| server))
+        })
     }
 
     fn growth(&self) -> Result<Option<GrowthSettings>, SettingError> {
@@ -417,15 +494,39 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_not_sent_in_the_clear_unless_that_is_allowed() {
+    fn nothing_is_sent_in_the_clear_unless_that_is_allowed() {
         let server = ("server", "http://gauge.example:8642");
-        let token = [("TIDEGAUGE_TOKEN", "secret")];
-        let error = settings(&[server], &token).unwrap_err();
+        let error = settings(&[server], &[("TIDEGAUGE_TOKEN", "secret")]).unwrap_err();
         assert!(error.contains("unencrypted to gauge.example"), "{error}");
         assert!(!error.contains("secret"), "{error}");
-        assert!(settings(&[server, ("insecure", "1")], &token).is_ok());
-        assert!(settings(&[("server", "https://gauge.example")], &token).is_ok());
-        assert!(settings(&[("server", "http://127.0.0.1:1")], &token).is_ok());
-        assert!(settings(&[server], &[]).is_ok());
+        assert_eq!(settings(&[server], &[]).unwrap_err(), error);
+        assert!(settings(&[server, ("insecure", "1")], &[]).is_ok());
+        assert!(settings(&[("server", "https://gauge.example")], &[]).is_ok());
+        assert!(settings(&[("server", "http://127.0.0.1:1")], &[]).is_ok());
+    }
+
+    #[test]
+    fn a_token_or_its_file_and_a_keyword_wins_over_the_other_ones_variable() {
+        let token = |keywords: &[(&'static str, &str)], env: &[(&str, &str)]| {
+            settings(keywords, env).map(|settings| settings.connection.token)
+        };
+        let both = [("TIDEGAUGE_TOKEN", "secret"), ("TIDEGAUGE_TOKEN_FILE", "/run/secrets/gauge")];
+        let file = |path: &str| Ok(Token::File(path.into()));
+        assert_eq!(token(&[], &both[1..]), file("/run/secrets/gauge"));
+        assert_eq!(token(&[("token_file", "/t")], &both[..1]), file("/t"));
+        assert_eq!(token(&[("token", "mine")], &both[1..]), Ok(Token::Given("mine".to_owned())));
+        let error = token(&[], &both).unwrap_err();
+        assert_eq!(error, "TIDEGAUGE_TOKEN_FILE: TIDEGAUGE_TOKEN is given, too; give one of them");
+    }
+
+    #[test]
+    fn a_certificate_needs_its_key_and_a_rate_is_a_number() {
+        let error = settings(&[("client_cert", "/c.pem")], &[]).unwrap_err();
+        assert_eq!(error, "client_cert and client_key go together: give both");
+        let error = settings(&[("rate", "0")], &[]).unwrap_err();
+        assert_eq!(error, r#"rate: expected bytes a second, from 1 upwards, found "0""#);
+        assert!(
+            settings(&[("ca", "/missing.pem")], &[]).unwrap_err().starts_with("ca: cannot use /missing.pem")
+        );
     }
 }

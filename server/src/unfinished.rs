@@ -70,7 +70,7 @@ pub(crate) enum Progress {
     /// So many are here now.
     Here(u64),
     /// All were here, and the snapshot was taken in.
-    Taken(Claimed),
+    Taken(Box<Claimed>),
 }
 
 impl UnfinishedUploads {
@@ -198,7 +198,7 @@ pub(crate) async fn add(
         }
         let taken = finish(&app, &upload).await;
         forget(&app, &upload).await;
-        taken.map(Progress::Taken)
+        taken.map(|claimed| Progress::Taken(Box::new(claimed)))
     });
     adding.await.context("adding to an upload panicked")?
 }

@@ -139,7 +139,7 @@ async fn grow(
         }
         Progress::Taken(claimed) => {
             set(headers, tus::OFFSET, &upload.length().to_string());
-            let details = match claimed {
+            let details = match *claimed {
                 Claimed::New(details) => {
                     say_that_it_came(&details);
                     details
