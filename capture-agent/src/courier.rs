@@ -7,6 +7,7 @@
 use std::{
     collections::VecDeque,
     io,
+    ops::Range,
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     thread::{self, JoinHandle},
     time::{Duration, Instant},
@@ -16,10 +17,12 @@ use tidegauge_api::Sidecar;
 
 use crate::{
     backoff::{Backoff, jitter},
+    delivery::{Delivered, Deliveries, Waits, turn},
     notices::Notices,
-    outbox::{Folder, Item, Outbox},
-    push::{PushError, Server},
+    outbox::{Folder, Item, Outbox, Worth},
+    push::Server,
     recorder::Unwritten,
+    settings::SentBy,
 };
 
 /// Snapshots that may be in memory at once, one being written and one behind it. Each holds up to a few hundred
@@ -39,7 +42,8 @@ const LONGEST_RETRY_AT_EXIT: Duration = Duration::from_millis(500);
 pub struct Courier {
     shared: Arc<Shared>,
     writer: JoinHandle<()>,
-    sender: JoinHandle<()>,
+    /// There unless others send.
+    sender: Option<JoinHandle<()>>,
 }
 
 /// A snapshot to be written and sent.
@@ -61,12 +65,18 @@ pub struct Left {
     pub bytes: u64,
     /// Snapshots that were not even written in time.
     pub n_unwritten: usize,
+    /// Snapshots that were given up since the beginning.
+    pub n_lost: u64,
+    /// Others send what is left.
+    pub is_handed_over: bool,
 }
 
 #[derive(Debug)]
 struct Shared {
     outbox: Outbox,
     server: Server,
+    /// The first and the longest wait before the server is asked again.
+    retries: Range<Duration>,
     notices: Arc<Notices>,
     state: Mutex<State>,
     changed: Condvar,
@@ -94,20 +104,37 @@ impl Courier {
     ///
     /// # Errors
     /// When the system gives no threads.
-    pub fn start(outbox: Outbox, server: Server, notices: Arc<Notices>) -> io::Result<Self> {
+    pub fn start(outbox: Outbox, server: Server, sent_by: SentBy, notices: Arc<Notices>) -> io::Result<Self> {
+        Self::start_retrying_after(FIRST_RETRY..LONGEST_RETRY, outbox, server, sent_by, notices)
+    }
+
+    /// The same with a first and a longest wait of the caller's.
+    pub(crate) fn start_retrying_after(
+        retries: Range<Duration>,
+        outbox: Outbox,
+        server: Server,
+        sent_by: SentBy,
+        notices: Arc<Notices>,
+    ) -> io::Result<Self> {
+        let sent_by = match outbox.hand_over_to(sent_by) {
+            Ok(()) => sent_by,
+            Err(error) => {
+                notices.say(format_args!("sends snapshots itself: {error}"));
+                SentBy::Itself
+            }
+        };
         let (state, changed) = (Mutex::default(), Condvar::new());
-        let shared = Arc::new(Shared { outbox, server, notices, state, changed });
+        let shared = Arc::new(Shared { outbox, server, retries, notices, state, changed });
         let spawn = |name: &str, work: fn(&Shared)| {
             let shared = Arc::clone(&shared);
             thread::Builder::new().name(name.to_owned()).spawn(move || work(&shared))
         };
         let writer = spawn("tidegauge-write", write_all)?;
-        let sender = match spawn("tidegauge-send", send_all) {
-            Ok(sender) => sender,
-            Err(error) => {
+        let sender = match sent_by {
+            SentBy::Sidecar => None,
+            SentBy::Itself => Some(spawn("tidegauge-send", send_all).inspect_err(|_| {
                 shared.update(|state| state.stopping = true);
-                return Err(error);
-            }
+            })?),
         };
         Ok(Self { shared, writer, sender })
     }
@@ -131,17 +158,23 @@ impl Courier {
         self.shared.update(|state| state.stopping = true);
         let n_unwritten = self.shared.wait(WRITE_PATIENCE, |state| state.n_unwritten == 0).n_unwritten;
         let deadline = Instant::now() + flush;
-        while !self.sender.is_finished() && Instant::now() < deadline {
+        let is_sending = || self.sender.as_ref().is_some_and(|sender| !sender.is_finished());
+        while is_sending() && Instant::now() < deadline {
             // Ends with the sender's last step at the latest, which is no more than a few milliseconds off.
             thread::sleep(Duration::from_millis(5));
         }
         let items = self.shared.outbox.items();
-        let left =
-            Left { n_snapshots: items.len(), bytes: items.iter().map(|item| item.bytes).sum(), n_unwritten };
-        if n_unwritten == 0 && self.sender.is_finished() {
+        let left = Left {
+            n_snapshots: items.len(),
+            bytes: items.iter().map(|item| item.bytes).sum(),
+            n_unwritten,
+            n_lost: self.shared.outbox.n_lost(),
+            is_handed_over: self.sender.is_none(),
+        };
+        if n_unwritten == 0 && !is_sending() {
             // A thread that panicked has said so on standard error; what it left is counted above.
             self.writer.join().ok();
-            self.sender.join().ok();
+            self.sender.map(|sender| sender.join().ok());
             if let Some(shared) = Arc::into_inner(self.shared) {
                 shared.outbox.tidy();
             }
@@ -179,9 +212,17 @@ fn write_all(shared: &Shared) {
             state.parcels.pop_front()
         };
         let Some(parcel) = parcel else { return };
-        let name = parcel.name.clone();
+        let (name, place) = (parcel.name.clone(), parcel.sidecar.place.clone());
+        let n_lost = shared.outbox.n_lost();
         let written = write(shared, parcel);
+        let n_gave_way = shared.outbox.n_lost() - n_lost;
+        if n_gave_way > 0 {
+            shared
+                .notices
+                .say(format_args!("the outbox is full: {n_gave_way} of its snapshots gave way to {name}"));
+        }
         if let Err(reason) = &written {
+            shared.outbox.lose(&place, reason);
             shared.notices.say(format_args!("{name} is lost: {reason}"));
         }
         shared.update(|state| {
@@ -192,7 +233,8 @@ fn write_all(shared: &Shared) {
 }
 
 fn write(shared: &Shared, Parcel { unwritten, sidecar, name }: Parcel) -> Result<(), String> {
-    let draft = shared.outbox.draft(&name).map_err(|error| error.to_string())?;
+    let worth = Worth::of(sidecar.place.reason.as_deref());
+    let draft = shared.outbox.draft_worth(worth, &name).map_err(|error| error.to_string())?;
     let draft = unwritten.write(draft).map_err(|error| error.to_string())?;
     draft.finish(sidecar).map_err(|error| error.to_string())?;
     Ok(())
@@ -200,11 +242,14 @@ fn write(shared: &Shared, Parcel { unwritten, sidecar, name }: Parcel) -> Result
 
 fn send_all(shared: &Shared) {
     let mut adopted = shared.outbox.abandoned_in_run();
-    let mut backoff = Backoff::new(FIRST_RETRY, LONGEST_RETRY);
+    let mut backoff = Backoff::new(shared.retries.start, shared.retries.end);
+    let mut deliveries = Deliveries::to(shared.server.clone());
+    let mut has_its_turn = false;
     loop {
         let n_written = shared.lock().n_written;
         let Some((item, folder)) = next(&shared.outbox, &adopted) else {
             adopted.drain(..).for_each(Folder::tidy);
+            has_its_turn = false;
             let state = shared.wait_for_ever(|state| {
                 state.n_written != n_written || (state.stopping && state.n_unwritten == 0)
             });
@@ -213,10 +258,26 @@ fn send_all(shared: &Shared) {
                 false => continue,
             }
         };
-        match send(shared, &item, folder) {
-            Ok(()) => backoff.succeeded(),
-            Err(Trouble::Later(asked)) => pause(shared, backoff.after_failure(asked, jitter())),
-            Err(Trouble::ForGood(reason)) => {
+        if !std::mem::replace(&mut has_its_turn, true) {
+            let wait = turn(&item.sidecar().unwrap_or_default());
+            drop(shared.wait(wait, |state| state.stopping));
+        }
+        shared.outbox.is_on_its_way(Some(&item));
+        let delivered = deliveries.deliver(folder, &item);
+        shared.outbox.is_on_its_way(None);
+        match delivered {
+            Ok(delivered) => {
+                backoff.succeeded();
+                say_if_refused(shared, &item, delivered);
+            }
+            Err(Waits::Later { reason, retry_after }) => {
+                let line = format_args!(
+                    "{reason}; snapshots wait in the outbox and are sent as soon as that changes"
+                );
+                shared.notices.say_once("server-away", line);
+                pause(shared, backoff.after_failure(retry_after, jitter()));
+            }
+            Err(Waits::ForGood(reason)) => {
                 shared.notices.say(format_args!("sending stops, snapshots stay in the outbox: {reason}"));
                 return;
             }
@@ -224,39 +285,20 @@ fn send_all(shared: &Shared) {
     }
 }
 
+fn say_if_refused(shared: &Shared, item: &Item, delivered: Delivered) {
+    if let Delivered::Refused { kept, sentence } = delivered {
+        shared.notices.say(format_args!(
+            "the server refused {}: {sentence}; kept as {}",
+            item.name(),
+            kept.display()
+        ));
+    }
+}
+
 /// Own snapshots first: somebody may be looking at their grid.
 fn next<'a>(outbox: &'a Outbox, adopted: &'a [Folder]) -> Option<(Item, &'a Folder)> {
     let folders = std::iter::once(outbox.folder()).chain(adopted);
     folders.into_iter().find_map(|folder| Some((folder.items().into_iter().next()?, folder)))
-}
-
-enum Trouble {
-    Later(Option<Duration>),
-    ForGood(String),
-}
-
-fn send(shared: &Shared, item: &Item, folder: &Folder) -> Result<(), Trouble> {
-    let for_good = |error: io::Error| Trouble::ForGood(format!("{}: {error}", item.snapshot.display()));
-    match shared.server.send(&item.snapshot, &item.sidecar().unwrap_or_default(), &mut |_| {}) {
-        Ok(_) => item.remove().map_err(for_good),
-        Err(PushError::Later { reason, retry_after }) => {
-            let line =
-                format_args!("{reason}; snapshots wait in the outbox and are sent as soon as that changes");
-            shared.notices.say_once("server-away", line);
-            Err(Trouble::Later(retry_after))
-        }
-        Err(PushError::File { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(error) if error.is_about_the_snapshot() => {
-            let moved = folder.reject(item, &error.to_string()).map_err(for_good)?;
-            shared.notices.say(format_args!(
-                "the server refused {}: {error}; kept as {}",
-                item.name(),
-                moved.display()
-            ));
-            Ok(())
-        }
-        Err(error) => Err(Trouble::ForGood(error.to_string())),
-    }
 }
 
 /// Waits, but not past the moment when the process wants to end.

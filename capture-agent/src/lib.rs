@@ -22,6 +22,7 @@ pub mod backend;
 pub mod courier;
 pub mod outbox;
 pub mod redaction;
+pub mod delivery;
 pub mod connection;
 pub mod proxies;
 pub mod push;

@@ -249,15 +249,11 @@ impl Session {
 
     fn record(&mut self) -> Result<Courier, String> {
         let Whereabouts { run, host, pid, .. } = &self.whereabouts;
-        let outbox = Outbox::open(
-            &self.settings.outbox,
-            run,
-            &format!("{host}-{pid}"),
-            self.settings.outbox_max_bytes,
-        );
+        let outbox = Outbox::open(&self.settings.outbox, run, &format!("{host}-{pid}"), self.settings.room);
         let outbox = outbox.map_err(|error| error.to_string())?.redacting(self.settings.redaction.clone());
         self.recorder.record(&self.settings.recording).map_err(|error| error.to_string())?;
-        let courier = Courier::start(outbox, self.settings.server.clone(), Arc::clone(&self.notices));
+        let (server, notices) = (self.settings.server.clone(), Arc::clone(&self.notices));
+        let courier = Courier::start(outbox, server, self.settings.send, notices);
         if courier.is_err() {
             // Whatever this says, the courier's error is the one to tell.
             self.recorder.stop().ok();
@@ -341,9 +337,17 @@ impl Session {
         }
     }
 
-    fn say_what_is_left(&self, Left { n_snapshots, bytes, n_unwritten }: Left) {
+    fn say_what_is_left(&self, left: Left) {
+        let Left { n_snapshots, bytes, n_unwritten, n_lost, is_handed_over } = left;
+        if n_lost > 1 {
+            self.notices.say(format_args!("{n_lost} snapshots were given up in all"));
+        }
         if n_unwritten > 0 {
             self.notices.say(format_args!("{n_unwritten} snapshots were not written in time and are lost"));
+        }
+        if is_handed_over {
+            // Whoever sends says what it does.
+            return;
         }
         if n_snapshots > 0 {
             let snapshots = if n_snapshots == 1 { "snapshot waits" } else { "snapshots wait" };
