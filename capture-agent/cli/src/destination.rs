@@ -1,4 +1,6 @@
-//! Where snapshots go: the server, and what the flags say of their place. `push` and `watch` share it.
+//! Where snapshots go: the server, and what the flags say of their place. `push`, `watch` and `agent` share it.
+
+use std::{env, num::NonZeroU64, path::PathBuf};
 
 use clap::{Args, builder::FalseyValueParser};
 use tidegauge_api::{
@@ -6,19 +8,75 @@ use tidegauge_api::{
     from_path::{place_from_path, run_from_path},
     sidecar,
 };
-use tidegauge_capture_agent::push::{AddressError, DEFAULT_SERVER, Server};
+use tidegauge_capture_agent::{
+    connection::{AddressError, Connection, DEFAULT_SERVER, Token},
+    proxies::Proxies,
+    push::Server,
+};
 
 use crate::parcel::Parcel;
 
-/// A server and a place. What a flag says wins over the sidecar beside a snapshot, and that over its path.
+/// How the server is reached. Proxies are those of the usual variables.
 #[derive(Debug, Clone, Args)]
-pub(crate) struct Destination {
+pub(crate) struct Reach {
     /// The server
     #[arg(long, value_name = "URL", env = "TIDEGAUGE_SERVER", default_value = DEFAULT_SERVER)]
     server: String,
     /// The server's token
     #[arg(long, env = "TIDEGAUGE_TOKEN", hide_env_values = true)]
     token: Option<String>,
+    /// A file with the server's token, read again when the server does not know it any more
+    #[arg(long, value_name = "FILE", env = "TIDEGAUGE_TOKEN_FILE")]
+    token_file: Option<PathBuf>,
+    /// Certificates that vouch for the server instead of the well-known ones, PEM
+    #[arg(long, value_name = "FILE", env = "TIDEGAUGE_CA")]
+    ca: Option<PathBuf>,
+    /// A certificate that vouches for us, with its chain, PEM
+    #[arg(long, value_name = "FILE", env = "TIDEGAUGE_CLIENT_CERT")]
+    client_cert: Option<PathBuf>,
+    /// The key of that certificate, PEM
+    #[arg(long, value_name = "FILE", env = "TIDEGAUGE_CLIENT_KEY")]
+    client_key: Option<PathBuf>,
+    /// The most that is sent, bytes a second
+    #[arg(long, value_name = "BYTES", env = "TIDEGAUGE_RATE")]
+    rate: Option<NonZeroU64>,
+    /// Send unencrypted to another machine
+    #[arg(long, env = "TIDEGAUGE_INSECURE", value_parser = FalseyValueParser::new())]
+    insecure: bool,
+}
+
+impl Reach {
+    /// # Errors
+    /// When the address is none, what is sent would be readable on its way, or a certificate cannot be used.
+    pub(crate) fn server(&self) -> Result<Server, AddressError> {
+        let given = |path: &Option<PathBuf>| path.clone().filter(|path| !path.as_os_str().is_empty());
+        let token = self.token.clone().filter(|token| !token.is_empty());
+        Server::connect(&Connection {
+            // As clap has it, a flag may come from a variable: of the two the file is the one to keep to.
+            token: match (given(&self.token_file), token) {
+                (Some(file), _) => Token::File(file),
+                (None, Some(token)) => Token::Given(token),
+                (None, None) => Token::None,
+            },
+            insecure: self.insecure,
+            ca: given(&self.ca),
+            client: match (given(&self.client_cert), given(&self.client_key)) {
+                (Some(certificate), Some(key)) => Some((certificate, key)),
+                (None, None) => None,
+                _ => return Err(AddressError::HalfACertificate),
+            },
+            proxies: Proxies::from_env(&|name| env::var(name).ok()),
+            rate: self.rate,
+            ..Connection::to(&self.server)
+        })
+    }
+}
+
+/// A server and a place. What a flag says wins over the sidecar beside a snapshot, and that over its path.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Destination {
+    #[command(flatten)]
+    reach: Reach,
     /// Name of the run
     #[arg(long, value_name = "NAME", env = "TIDEGAUGE_RUN")]
     run: Option<String>,
@@ -34,17 +92,13 @@ pub(crate) struct Destination {
     /// The first step whose events it holds
     #[arg(long, value_name = "N")]
     first_step: Option<u64>,
-    /// Send the token unencrypted to another machine
-    #[arg(long, env = "TIDEGAUGE_INSECURE", value_parser = FalseyValueParser::new())]
-    insecure: bool,
 }
 
 impl Destination {
     /// # Errors
-    /// When the address is none, or the token would be readable on its way.
+    /// As [`Reach::server`] has them.
     pub(crate) fn server(&self) -> Result<Server, AddressError> {
-        let token = self.token.as_deref().filter(|token| !token.is_empty());
-        Server::new(&self.server, token, self.insecure)
+        self.reach.server()
     }
 
     /// What travels beside a parcel. Without a run in it, the parcel cannot be sent.

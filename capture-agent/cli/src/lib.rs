@@ -1,4 +1,4 @@
-//! The command line: `tidegauge inspect`, `export`, `push`, `watch`, `take` and `doctor`.
+//! The command line: `tidegauge inspect`, `export`, `push`, `watch`, `agent`, `take` and `doctor`.
 //!
 //! A library, so that the Python package can bring the same program. Data goes to standard output, talk to
 //! standard error.
@@ -9,6 +9,7 @@ mod inspect;
 mod export;
 mod push;
 mod watch;
+mod agent;
 mod take;
 mod doctor;
 mod opened;
@@ -19,6 +20,7 @@ mod parcel;
 mod sending;
 mod progress;
 mod style;
+mod ending;
 
 use std::{
     ffi::OsString,
@@ -50,6 +52,7 @@ enum Command {
     Export(export::Export),
     Push(push::Push),
     Watch(watch::Watch),
+    Agent(agent::Agent),
     Take(take::Take),
     Doctor(doctor::Doctor),
 }
@@ -69,6 +72,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         Command::Export(export) => export.run(),
         Command::Push(push) => push.run(),
         Command::Watch(watch) => watch.run(),
+        Command::Agent(agent) => agent.run(),
         Command::Take(take) => take.run(),
         Command::Doctor(doctor) => doctor.run(),
     };

@@ -5,6 +5,7 @@
 use std::{
     ops::ControlFlow,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use anyhow::{Context as _, Result, ensure};
@@ -16,6 +17,7 @@ use tidegauge_capture_agent::{
 use tidegauge_snapshot::words::counted;
 
 use crate::{
+    agent,
     destination::Destination,
     parcel::{self, Parcel, Part},
     search,
@@ -35,6 +37,9 @@ pub(crate) struct Push {
     /// Send what training processes left in this outbox when they ended
     #[arg(long, value_name = "DIR")]
     outbox: Option<PathBuf>,
+    /// Stay, and send what appears there, as tidegauge agent does
+    #[arg(long, requires = "outbox", conflicts_with_all = ["role", "rank", "step", "first_step"])]
+    watch: bool,
     #[command(flatten)]
     destination: Destination,
 }
@@ -45,6 +50,11 @@ struct GiveUp;
 impl Push {
     pub(crate) fn run(&self) -> Result<u8> {
         let server = self.destination.server()?;
+        if let (true, Some(outbox)) = (self.watch, &self.outbox) {
+            let outboxes = vec![outbox.clone()];
+            let (interval, report) = (Duration::from_secs(2), Duration::from_secs(60));
+            return agent::run(agent::Errand { outboxes, server, interval, report, status: None });
+        }
         let mut tally = Tally::default();
         match &self.outbox {
             Some(outbox) => self.push_outbox(&server, outbox, &mut tally)?,
@@ -108,8 +118,10 @@ impl Push {
         let mut folders = Vec::new();
         for found in found {
             match found {
-                Found::Abandoned(folder) => folders.push(folder),
-                Found::InUse(path) => eprintln!("{}: its process is alive and sends it", path.display()),
+                Found::Abandoned(folder) | Found::HandedOver(folder) => folders.push(folder),
+                Found::InUse(path) => {
+                    eprintln!("{}: its process is alive and sends it, or somebody else does", path.display());
+                }
             }
         }
         folders.sort_by(|a, b| a.path().cmp(b.path()));

@@ -5,6 +5,7 @@ use std::{fs, thread, time::Duration};
 use tidegauge_api::{Place, Sidecar, snapshot::SnapshotDetails};
 use tidegauge_capture_agent::{
     backoff::{Backoff, jitter},
+    parts::Bookmark,
     push::{PushError, Server},
 };
 use tidegauge_snapshot::words::{counted, size};
@@ -35,9 +36,10 @@ pub(crate) fn send(
     sidecar: &Sidecar,
     head: &str,
 ) -> Result<SnapshotDetails, PushError> {
+    let mut bookmark = Bookmark::default();
     let mut backoff = Backoff::new(FIRST_RETRY, LONGEST_RETRY);
     for n_tries in 1.. {
-        match try_to_send(server, parcel, sidecar, head) {
+        match try_to_send(server, &mut bookmark, parcel, sidecar, head) {
             Err(PushError::Later { reason, retry_after }) if n_tries < MAX_TRIES => {
                 let wait = backoff.after_failure(retry_after, jitter());
                 eprintln!("{}: {reason}; trying again in {:.1} s", parcel.shown, wait.as_secs_f64());
@@ -52,6 +54,7 @@ pub(crate) fn send(
 /// Tries once, with a line on a terminal that says how far it is.
 pub(crate) fn try_to_send(
     server: &Server,
+    bookmark: &mut Bookmark,
     parcel: &Parcel<'_>,
     sidecar: &Sidecar,
     head: &str,
@@ -59,7 +62,7 @@ pub(crate) fn try_to_send(
     let head = parcel.number.map_or_else(|| head.to_owned(), |number| format!("{head}, {number}"));
     let total = fs::metadata(parcel.file).map_or(0, |metadata| metadata.len());
     let mut progress = Progress::new(format!("{head}  {}", parcel.shown), Some(total));
-    server.send(parcel.file, sidecar, &mut |bytes| progress.advance(bytes))
+    server.send_from(bookmark, parcel.file, sidecar, &mut |bytes| progress.advance(bytes))
 }
 
 pub(crate) fn is_no_snapshot(error: &PushError) -> bool {

@@ -63,6 +63,7 @@ fn alive(root: &Path, run: Option<&str>) -> Result<BTreeMap<String, u64>> {
     let mut alive = BTreeMap::new();
     for path in found.into_iter().filter_map(|found| match found {
         Found::InUse(path) => Some(path),
+        Found::HandedOver(folder) => Some(folder.path().to_owned()),
         Found::Abandoned(_) => None,
     }) {
         let name = path.parent().and_then(|run| run.file_name()).unwrap_or_default().to_string_lossy();

@@ -15,11 +15,8 @@ mod ledger;
 mod stamp;
 
 use std::{
-    env, fs, io,
-    panic::{self, AssertUnwindSafe},
+    env, fs,
     path::{Path, PathBuf},
-    sync::mpsc::{self, Sender},
-    thread,
     time::Duration,
 };
 
@@ -29,13 +26,9 @@ use tidegauge_capture_agent::settings::default_outbox;
 
 use self::{
     ledger::Ledger,
-    watcher::{Errand, Stop, Watcher},
+    watcher::{Errand, Watcher},
 };
-use crate::{DONE, FAILED, destination::Destination};
-
-/// The longest that a snapshot under way is waited for when the program is told to end. It is sent at the next
-/// start otherwise.
-const GRACE: Duration = Duration::from_secs(5);
+use crate::{DONE, FAILED, destination::Destination, ending};
 
 /// Send snapshots as trainings write them
 ///
@@ -62,34 +55,14 @@ pub(crate) struct Watch {
     once: bool,
 }
 
-/// What the main thread waits for.
-enum Event {
-    Signal,
-    Ended(thread::Result<u8>),
-}
-
 impl Watch {
     pub(crate) fn run(&self) -> Result<u8> {
         let mut watcher = self.watcher()?;
-        let (tell, events) = mpsc::channel();
-        let (asked, stop) = mpsc::channel();
-        tell_of_signals(tell.clone()).context("cannot listen for the signals that end a program")?;
-        thread::spawn(move || {
-            let ended = panic::catch_unwind(AssertUnwindSafe(|| watcher.run(&Stop(stop))));
-            drop(tell.send(Event::Ended(ended)));
-        });
-        let mut event = events.recv();
-        if let Ok(Event::Signal) = event {
-            drop(asked);
-            event = events.recv_timeout(GRACE).map_err(|_too_late| mpsc::RecvError);
-        }
-        match event {
-            Ok(Event::Ended(ended)) => Ok(ended.unwrap_or_else(|panic| panic::resume_unwind(panic))),
-            Ok(Event::Signal) | Err(_) => {
-                eprintln!("ended amid a snapshot; the next start sends it");
-                Ok(if self.once { FAILED } else { DONE })
-            }
-        }
+        let ended = ending::until_told(move |stop| watcher.run(stop))?;
+        Ok(ended.unwrap_or_else(|| {
+            eprintln!("ended amid a snapshot; the next start sends it");
+            if self.once { FAILED } else { DONE }
+        }))
     }
 
     fn watcher(&self) -> Result<Watcher> {
@@ -127,29 +100,6 @@ impl Watch {
     }
 }
 
-/// Tells when the program is asked to end. What happens at a hangup stays as it is, so that `nohup` works.
-#[cfg(unix)]
-fn tell_of_signals(tell: Sender<Event>) -> io::Result<()> {
-    use signal_hook::{
-        consts::{SIGINT, SIGTERM},
-        iterator::Signals,
-    };
-    let mut signals = Signals::new([SIGINT, SIGTERM])?;
-    thread::spawn(move || {
-        for _ in &mut signals {
-            // Nobody listens any more when the program is ending anyhow.
-            tell.send(Event::Signal).ok();
-        }
-    });
-    Ok(())
-}
-
-/// Elsewhere the system ends the program, and the ledger is whole at any moment.
-#[cfg(not(unix))]
-fn tell_of_signals(_: Sender<Event>) -> io::Result<()> {
-    Ok(())
-}
-
 /// A ledger for these folders and this server on this machine, beside where the agent keeps its outbox.
 fn default_state(folders: &[PathBuf], server: &str) -> PathBuf {
     // Homes are often shared by machines that each have a /tmp of their own.
@@ -166,7 +116,7 @@ fn default_state(folders: &[PathBuf], server: &str) -> PathBuf {
     default_outbox(&|name| env::var(name).ok()).with_file_name("watch").join(name)
 }
 
-fn interval(text: &str) -> Result<Duration, String> {
+pub(crate) fn interval(text: &str) -> Result<Duration, String> {
     // Oftener than ten times a second would ask a file server for nothing else; less often than daily is cron's.
     let expected = || format!("expected seconds from 0.1 to 86400, found {text:?}");
     let seconds: f64 = text.parse().map_err(|_not_a_number| expected())?;

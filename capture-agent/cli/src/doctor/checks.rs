@@ -258,12 +258,12 @@ fn room(settings: &Settings, root: &Path, waiting: Waiting) -> Check {
         root.display(),
         count(waiting.n_snapshots),
         size(waiting.bytes),
-        size(settings.outbox_max_bytes),
+        size(settings.room.max_bytes),
         count(waiting.n_alive),
         free.map_or("an unknown amount".to_owned(), size)
     );
     match free {
-        _ if waiting.bytes >= settings.outbox_max_bytes => {
+        _ if waiting.bytes >= settings.room.max_bytes => {
             Check::red("outbox", format!("{says}: it is full"), "send what is in it, or raise outbox_bytes")
         }
         Some(free) if free < MIN_FREE_BYTES => {

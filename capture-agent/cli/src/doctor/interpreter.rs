@@ -116,7 +116,7 @@ impl Interpreter {
         let found = outbox::folders(folder.path()).context("the outbox of the trial cannot be read")?;
         let items = found.into_iter().filter_map(|found| match found {
             Found::Abandoned(folder) => folder.items().into_iter().next(),
-            Found::InUse(_) => None,
+            Found::HandedOver(_) | Found::InUse(_) => None,
         });
         let Some(item) = items.into_iter().next() else {
             bail!("no snapshot came of it: {}", last_line(&said.stderr))

@@ -4,12 +4,12 @@ use std::{
     collections::BTreeMap,
     ops::ControlFlow,
     path::{Path, PathBuf},
-    sync::mpsc::{Receiver, RecvTimeoutError},
     time::{Duration, Instant},
 };
 
 use tidegauge_capture_agent::{
     backoff::{Backoff, jitter},
+    parts::Bookmark,
     push::{PushError, Server},
 };
 use tidegauge_snapshot::words::{count, counted};
@@ -23,6 +23,7 @@ use super::{
 use crate::{
     DONE,
     destination::Destination,
+    ending::Stop,
     parcel::{self, Parcel, Part},
     search::{self, Found, Step},
     sending::{Tally, is_no_snapshot, outcome, send, try_to_send},
@@ -56,6 +57,8 @@ pub(super) struct Watcher {
     ledger: Ledger,
     lookout: Lookout,
     tally: Tally,
+    /// Where a cut upload goes on, by its parcel and content. All others wait for it.
+    left_off: Option<((String, Option<String>), Bookmark)>,
     /// While the server is away: when to try again.
     away_until: Option<Instant>,
     backoff: Backoff,
@@ -63,9 +66,6 @@ pub(super) struct Watcher {
     said_of_folders: Vec<String>,
     has_said_of_ledger: bool,
 }
-
-/// The other end's going away asks to stop.
-pub(super) struct Stop(pub(super) Receiver<()>);
 
 /// Why a file's parcels were not all handed over.
 enum Broken {
@@ -86,6 +86,7 @@ impl Watcher {
             ledger,
             lookout: Lookout::default(),
             tally: Tally::default(),
+            left_off: None,
             away_until: None,
             backoff: Backoff::new(FIRST_RETRY, LONGEST_RETRY),
             said_of_folders: Vec::new(),
@@ -268,10 +269,16 @@ impl Watcher {
         }
         // The server compares, so bytes that change on their way are not taken.
         sidecar.content_digest = sidecar.content_digest.or_else(|| self.announced(parcel));
+        let key = (parcel.shown.clone(), sidecar.content_digest.clone());
+        let left_off = self.left_off.take().filter(|(of, _)| *of == key);
+        let mut bookmark = left_off.map(|(_, bookmark)| bookmark).unwrap_or_default();
         let sent = match self.errand.is_once {
             true => send(&self.errand.server, parcel, &sidecar, head),
-            false => try_to_send(&self.errand.server, parcel, &sidecar, head),
+            false => try_to_send(&self.errand.server, &mut bookmark, parcel, &sidecar, head),
         };
+        if let (Err(PushError::Later { .. }), Some(_)) = (&sent, &key.1) {
+            self.left_off = Some((key, bookmark));
+        }
         match sent {
             Ok(details) => {
                 self.server_is_back();
@@ -399,17 +406,6 @@ impl Watcher {
                 "{error}; after a restart some snapshots are sent again, and the server keeps them once"
             );
         }
-    }
-}
-
-impl Stop {
-    fn is_asked(&self) -> bool {
-        self.is_asked_within(Duration::ZERO)
-    }
-
-    /// Waits so long, unless it is asked to stop.
-    fn is_asked_within(&self, wait: Duration) -> bool {
-        self.0.recv_timeout(wait) != Err(RecvTimeoutError::Timeout)
     }
 }
 
