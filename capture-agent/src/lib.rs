@@ -36,3 +36,5 @@ mod fake_server;
 mod fake_gauge;
 #[cfg(test)]
 mod ordeal;
+#[cfg(test)]
+mod ways_there;
