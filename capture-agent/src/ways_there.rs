@@ -64,7 +64,8 @@ impl Certificates {
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_file(self.path("ca.pem")).unwrap()).unwrap();
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config = ServerConfig::builder_with_provider(Arc::clone(&provider)).with_safe_default_protocol_versions();
+        let config =
+            ServerConfig::builder_with_provider(Arc::clone(&provider)).with_safe_default_protocol_versions();
         let config = match wants_client {
             true => {
                 let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), provider).build();
@@ -73,7 +74,9 @@ impl Certificates {
             false => config.unwrap().with_no_client_auth(),
         };
         let chain = vec![CertificateDer::from_pem_file(self.path("server.pem")).unwrap()];
-        config.with_single_cert(chain, PrivateKeyDer::from_pem_file(self.path("server.key")).unwrap()).unwrap()
+        config
+            .with_single_cert(chain, PrivateKeyDer::from_pem_file(self.path("server.key")).unwrap())
+            .unwrap()
     }
 }
 
@@ -84,7 +87,8 @@ fn tls_in_front_of(server: &FakeServer, config: ServerConfig) -> String {
     let (behind, config) = (server.address.trim_start_matches("http://").to_owned(), Arc::new(config));
     thread::spawn(move || {
         for stream in listener.incoming() {
-            let mut tls = StreamOwned::new(ServerConnection::new(Arc::clone(&config)).unwrap(), stream.unwrap());
+            let mut tls =
+                StreamOwned::new(ServerConnection::new(Arc::clone(&config)).unwrap(), stream.unwrap());
             // Who is not let in is gone.
             pass_on(&mut tls, &behind).ok();
         }
@@ -120,7 +124,8 @@ fn pass_on(tls: &mut StreamOwned<ServerConnection, TcpStream>, behind: &str) -> 
 /// A proxy that connects whoever asks to one server, whatever name they ask for, and remembers what they asked.
 fn proxy_to(address: &str) -> (String, Arc<Mutex<Vec<String>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let (proxy, asked) = (format!("http://{}", listener.local_addr().unwrap()), Arc::<Mutex<Vec<_>>>::default());
+    let (proxy, asked) =
+        (format!("http://{}", listener.local_addr().unwrap()), Arc::<Mutex<Vec<_>>>::default());
     let (behind, log) = (address.split_once("://").unwrap().1.to_owned(), Arc::clone(&asked));
     thread::spawn(move || {
         for stream in listener.incoming() {
@@ -183,7 +188,8 @@ fn a_server_that_wants_to_see_a_certificate_is_shown_ours() {
 fn a_proxy_is_asked_for_other_machines_over_tls_and_without_and_not_for_this_one() {
     let (certificates, server) = (Certificates::new(), FakeServer::that_takes_all());
     let tls = tls_in_front_of(&server, certificates.server(false));
-    for (there, address) in [("http://gauge.example:8642", &server.address), ("https://gauge.example", &tls)] {
+    for (there, address) in [("http://gauge.example:8642", &server.address), ("https://gauge.example", &tls)]
+    {
         let (proxy, asked) = proxy_to(address);
         let env = |name: &str| ["HTTP_PROXY", "https_proxy"].contains(&name).then(|| proxy.clone());
         let connection = Connection {

@@ -15,9 +15,11 @@ use crate::{
 /// What the tests need beside the wheel.
 const PACKAGES: [&str; 3] = ["pytest", "zstandard", "mypy"];
 
-/// What opens exported tables, and the tests that need it.
-const READERS: [&str; 4] = ["pyarrow", "pandas", "duckdb", "polars"];
-const TESTS_OF_READERS: &str = "tests/python/test_export.py";
+/// Packages of other people that some tests need, and these tests: what opens exported tables, and an upload client.
+const OTHERS: [(&[&str], &str); 2] = [
+    (&["pyarrow", "pandas", "duckdb", "polars"], "tests/python/test_export.py"),
+    (&["tuspy"], "tests/python/test_tus.py"),
+];
 
 /// Runs `tests/python`.
 pub(crate) fn run(workspace: &Workspace) -> Result<Tally> {
@@ -29,12 +31,14 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Tally> {
         return Ok(Tally::skipped(format!("cannot install {}: {error:#}", PACKAGES.join(", "))));
     }
     let python = venv.join("bin/python");
-    // Large packages of other people: without them the agent's tests still run.
-    let readers = pip_install(&python, &READERS);
+    // Without them the agent's tests still run.
+    let others = OTHERS.map(|(packages, tests)| (pip_install(&python, packages), packages, tests));
     install(&python, &wheel(workspace, &python)?)?;
     let bench = workspace.build("xtask-bench", "xtask-bench", "dev")?;
+    let server = workspace.build("tidegauge-server", "tidegauge-server", "dev")?;
     let mut pytest = Command::new(&python);
-    pytest.current_dir(&workspace.root).env("TIDEGAUGE_TEST_BENCH", bench).args([
+    pytest.current_dir(&workspace.root).env("TIDEGAUGE_TEST_BENCH", bench);
+    pytest.env("TIDEGAUGE_TEST_SERVER", server).args([
         "-B",
         "-m",
         "pytest",
@@ -44,13 +48,14 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Tally> {
         "no:cacheprovider",
         "tests/python",
     ]);
-    let without = match readers {
-        Ok(()) => Tally::default(),
-        Err(error) => {
-            pytest.args(["--ignore", TESTS_OF_READERS]);
-            Tally::skipped(format!("cannot install {}: {error:#}", READERS.join(", ")))
+    let mut without = Tally::default();
+    for (installed, packages, tests) in others {
+        if let Err(error) = installed {
+            pytest.args(["--ignore", tests]);
+            without =
+                without.and(Tally::skipped(format!("cannot install {}: {error:#}", packages.join(", "))));
         }
-    };
+    }
     Ok(counted(&mut pytest)?.and(without))
 }
 

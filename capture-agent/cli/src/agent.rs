@@ -7,6 +7,7 @@ use std::{
     collections::{BTreeMap, VecDeque},
     fs, io,
     path::{Path, PathBuf},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -31,12 +32,15 @@ use crate::{
 
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LONGEST_RETRY: Duration = Duration::from_secs(60);
+/// Between two looks, and two tries, once it is told to end.
+const SHORT_WAIT: Duration = Duration::from_millis(500);
 
 /// Send what trainings leave in their outboxes, until told to end
 ///
 /// Takes what ended trainings left behind and what running ones hand over (TIDEGAUGE_SEND=sidecar), and removes it
 /// once the server has it. While the server is away everything stays where it is. Several agents may share an outbox.
-/// A signal (SIGTERM, SIGINT) ends it; an upload that is cut by that goes on at the next start.
+/// A signal (SIGTERM, SIGINT) ends it once nothing waits, after --grace at the latest; an upload that is cut by that goes
+/// on at the next start.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Agent {
     /// Outboxes; one that is not there yet is waited for
@@ -50,6 +54,9 @@ pub(crate) struct Agent {
     /// Seconds between two lines on how things are
     #[arg(long, value_name = "SECS", default_value = "60", value_parser = interval)]
     report: Duration,
+    /// Seconds that it goes on sending what is there when it is told to end
+    #[arg(long, value_name = "SECS", default_value = "5", value_parser = interval)]
+    grace: Duration,
     /// A file in which each look says how things are, as JSON, for probes
     #[arg(long, value_name = "FILE")]
     status: Option<PathBuf>,
@@ -63,6 +70,7 @@ impl Agent {
             server,
             interval: self.interval,
             report: self.report,
+            grace: self.grace,
             status: self.status.clone(),
         })
     }
@@ -76,6 +84,8 @@ pub(crate) struct Errand {
     pub(crate) interval: Duration,
     /// From one line to the next.
     pub(crate) report: Duration,
+    /// How long it goes on when it is told to end.
+    pub(crate) grace: Duration,
     pub(crate) status: Option<PathBuf>,
 }
 
@@ -84,8 +94,9 @@ pub(crate) fn run(errand: Errand) -> Result<u8> {
     for outbox in &errand.outboxes {
         ensure!(!outbox.is_file(), "{} is a file; an outbox is a folder", outbox.display());
     }
+    let grace = errand.grace + ending::GRACE;
     let mut drain = Drain::new(errand);
-    let ended = ending::until_told(move |stop| drain.run(stop))?;
+    let ended = ending::until_told(grace, move |stop| drain.run(stop))?;
     Ok(ended.unwrap_or_else(|| {
         eprintln!("ended amid a snapshot; the next start goes on with it");
         DONE
@@ -112,6 +123,8 @@ struct Drain {
     backoff: Backoff,
     /// While the server is away: when to try again.
     away_until: Option<Instant>,
+    /// Once it is told to end: until when it goes on.
+    ends_by: Option<Instant>,
     health: Health,
     /// What was said of an outbox that cannot be looked into.
     said: BTreeMap<PathBuf, String>,
@@ -130,6 +143,7 @@ impl Drain {
             errand,
             backoff: Backoff::new(FIRST_RETRY, LONGEST_RETRY),
             away_until: None,
+            ends_by: None,
             health: Health::default(),
             said: BTreeMap::new(),
         }
@@ -142,10 +156,17 @@ impl Drain {
         let mut reported = Instant::now();
         loop {
             let ours = self.look();
-            let is_asked = self.send_all(ours, stop);
+            self.send_all(ours, stop);
             self.write_status();
-            if is_asked || stop.is_asked_within(self.errand.interval) {
+            // What a training wrote at its very end is found by one more look.
+            let was_asked = self.ends_by.is_some();
+            if self.is_over(stop) || (was_asked && self.health.n_waiting == 0) {
                 break;
+            }
+            if !was_asked {
+                stop.is_asked_within(self.errand.interval);
+            } else {
+                thread::sleep(SHORT_WAIT);
             }
             if reported.elapsed() >= self.errand.report {
                 eprintln!("{}", self.health.line());
@@ -156,6 +177,14 @@ impl Drain {
         self.write_status();
         eprintln!("{}", self.health.line());
         DONE
+    }
+
+    /// Whether it is told to end, and has gone on for long enough.
+    fn is_over(&mut self, stop: &Stop) -> bool {
+        if self.ends_by.is_none() && stop.is_asked() {
+            self.ends_by = Some(Instant::now() + self.errand.grace);
+        }
+        self.ends_by.is_some_and(|ends_by| Instant::now() >= ends_by)
     }
 
     /// Takes all folders that are nobody's.
@@ -190,25 +219,20 @@ impl Drain {
         ours
     }
 
-    /// Sends one of each folder in turn: one process's many do not hold up another's few. Whether it was asked to
-    /// stop.
-    fn send_all(&mut self, mut ours: Vec<Ours>, stop: &Stop) -> bool {
+    /// Sends one of each folder in turn: one process's many do not hold up another's few.
+    fn send_all(&mut self, mut ours: Vec<Ours>, stop: &Stop) {
         while ours.iter().any(|ours| !ours.items.is_empty()) {
             for Ours { folder, items } in &mut ours {
-                if self.away_until.is_some_and(|until| Instant::now() < until) {
-                    return false;
+                if self.is_over(stop) || self.away_until.is_some_and(|until| Instant::now() < until) {
+                    return;
                 }
                 let Some(item) = items.front() else { continue };
                 if self.send(folder, item) {
                     items.pop_front();
                 }
-                if stop.is_asked() {
-                    return true;
-                }
             }
         }
         ours.into_iter().for_each(|ours| ours.folder.tidy());
-        false
     }
 
     /// Whether it waits no more.
@@ -245,7 +269,10 @@ impl Drain {
                     eprintln!("{reason}; snapshots stay in the outbox until that changes, and are sent then");
                     self.health.trouble = Some(reason);
                 }
-                self.away_until = Some(Instant::now() + self.backoff.after_failure(retry_after, jitter()));
+                let wait = self.backoff.after_failure(retry_after, jitter());
+                // Who is told to end has no time for long ones.
+                let wait = if self.ends_by.is_some() { wait.min(SHORT_WAIT) } else { wait };
+                self.away_until = Some(Instant::now() + wait);
                 false
             }
         }

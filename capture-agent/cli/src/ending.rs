@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result};
 
 /// The longest that a snapshot under way is waited for when the program is told to end. It is sent at the next
 /// start otherwise.
-const GRACE: Duration = Duration::from_secs(5);
+pub(crate) const GRACE: Duration = Duration::from_secs(5);
 
 /// The other end's going away asks to stop.
 pub(crate) struct Stop(Receiver<()>);
@@ -34,8 +34,11 @@ enum Event {
     Ended(thread::Result<u8>),
 }
 
-/// Does the work until it ends or a signal ends it. Nothing when it did not stop in time after that.
-pub(crate) fn until_told(work: impl FnOnce(&Stop) -> u8 + Send + 'static) -> Result<Option<u8>> {
+/// Does the work until it ends or a signal ends it. Nothing when it did not stop within `grace` after that.
+pub(crate) fn until_told(
+    grace: Duration,
+    work: impl FnOnce(&Stop) -> u8 + Send + 'static,
+) -> Result<Option<u8>> {
     let (tell, events) = mpsc::channel();
     let (asked, stop) = mpsc::channel();
     tell_of_signals(tell.clone()).context("cannot listen for the signals that end a program")?;
@@ -47,7 +50,7 @@ pub(crate) fn until_told(work: impl FnOnce(&Stop) -> u8 + Send + 'static) -> Res
     let mut event = events.recv();
     if let Ok(Event::Signal) = event {
         drop(asked);
-        event = events.recv_timeout(GRACE).map_err(|_too_late| mpsc::RecvError);
+        event = events.recv_timeout(grace).map_err(|_too_late| mpsc::RecvError);
     }
     match event {
         Ok(Event::Ended(ended)) => Ok(Some(ended.unwrap_or_else(|panic| panic::resume_unwind(panic)))),

@@ -12,6 +12,7 @@ use anyhow::{Context as _, Result, ensure};
 use clap::{ArgGroup, Args};
 use tidegauge_capture_agent::{
     outbox::{self, Folder, Found},
+    parts::Bookmark,
     push::{PushError, Server},
 };
 use tidegauge_snapshot::words::counted;
@@ -19,6 +20,7 @@ use tidegauge_snapshot::words::counted;
 use crate::{
     agent,
     destination::Destination,
+    ending,
     parcel::{self, Parcel, Part},
     search,
     sending::{Tally, is_no_snapshot, outcome, send},
@@ -52,8 +54,14 @@ impl Push {
         let server = self.destination.server()?;
         if let (true, Some(outbox)) = (self.watch, &self.outbox) {
             let outboxes = vec![outbox.clone()];
-            let (interval, report) = (Duration::from_secs(2), Duration::from_secs(60));
-            return agent::run(agent::Errand { outboxes, server, interval, report, status: None });
+            return agent::run(agent::Errand {
+                outboxes,
+                server,
+                interval: Duration::from_secs(2),
+                report: Duration::from_secs(60),
+                grace: ending::GRACE,
+                status: None,
+            });
         }
         let mut tally = Tally::default();
         match &self.outbox {
@@ -93,10 +101,12 @@ impl Push {
             return Ok(());
         }
         let pushed = parcel::each(&found.path, found.is_guess, &mut |part| match part {
-            Part::Parcel(parcel) => match self.push_one(server, parcel, head, tally) {
-                Ok(_) => ControlFlow::Continue(()),
-                Err(GiveUp) => ControlFlow::Break(GiveUp),
-            },
+            Part::Parcel(parcel) => {
+                match self.push_one(server, &mut Bookmark::default(), parcel, head, tally) {
+                    Ok(_) => ControlFlow::Continue(()),
+                    Err(GiveUp) => ControlFlow::Break(GiveUp),
+                }
+            }
             Part::Lost(sentence) => {
                 tally.n_failed += 1;
                 eprintln!("{sentence}");
@@ -133,7 +143,7 @@ impl Push {
             for item in folder.items() {
                 let sent = {
                     let parcel = Parcel::of_file(&item.snapshot, false);
-                    self.push_one(server, &parcel, &counted(n_left, "snapshot"), tally)
+                    self.push_one(server, &mut item.bookmark(), &parcel, &counted(n_left, "snapshot"), tally)
                 };
                 n_left = n_left.saturating_sub(1);
                 match sent {
@@ -156,6 +166,7 @@ impl Push {
     fn push_one(
         &self,
         server: &Server,
+        bookmark: &mut Bookmark,
         parcel: &Parcel<'_>,
         head: &str,
         tally: &mut Tally,
@@ -166,7 +177,7 @@ impl Push {
             eprintln!("{}: its path names no run; say which with --run", parcel.shown);
             return Ok(false);
         }
-        match send(server, parcel, &sidecar, head) {
+        match send(server, bookmark, parcel, &sidecar, head) {
             Ok(details) => {
                 tally.add(&details);
                 println!("{}: {}", parcel.shown, outcome(&details));

@@ -32,14 +32,14 @@ pub(crate) struct Tally {
 /// Tries until it works, or will not, or has been tried often enough.
 pub(crate) fn send(
     server: &Server,
+    bookmark: &mut Bookmark,
     parcel: &Parcel<'_>,
     sidecar: &Sidecar,
     head: &str,
 ) -> Result<SnapshotDetails, PushError> {
-    let mut bookmark = Bookmark::default();
     let mut backoff = Backoff::new(FIRST_RETRY, LONGEST_RETRY);
     for n_tries in 1.. {
-        match try_to_send(server, &mut bookmark, parcel, sidecar, head) {
+        match try_to_send(server, bookmark, parcel, sidecar, head) {
             Err(PushError::Later { reason, retry_after }) if n_tries < MAX_TRIES => {
                 let wait = backoff.after_failure(retry_after, jitter());
                 eprintln!("{}: {reason}; trying again in {:.1} s", parcel.shown, wait.as_secs_f64());

@@ -58,7 +58,7 @@ pub(crate) struct Watch {
 impl Watch {
     pub(crate) fn run(&self) -> Result<u8> {
         let mut watcher = self.watcher()?;
-        let ended = ending::until_told(move |stop| watcher.run(stop))?;
+        let ended = ending::until_told(ending::GRACE, move |stop| watcher.run(stop))?;
         Ok(ended.unwrap_or_else(|| {
             eprintln!("ended amid a snapshot; the next start sends it");
             if self.once { FAILED } else { DONE }

@@ -194,6 +194,20 @@ fn what_the_server_refuses_is_kept_aside_and_a_token_that_is_wrong_is_not_held_a
 }
 
 #[test]
+fn what_was_written_last_is_still_sent_when_it_is_told_to_end_and_then_it_ends_at_once() {
+    let (root, server) = (TempDir::new().unwrap(), FakeServer::that_takes_all());
+    // It looks once, and would look again in an hour.
+    let outbox = root.path().to_str().unwrap();
+    let arguments = ["agent", outbox, "--server", &server.address, "--interval", "3600", "--grace", "3600"];
+    write(&process(root.path(), "gpt", "host-1"), "gpt", 1);
+    let agent = Running::start(&arguments);
+    until(|| received(&server).len() == 1, || "the first one".to_owned());
+    write(&process(root.path(), "gpt", "host-2"), "gpt", 2);
+    assert_eq!(agent.end().0, Some(0));
+    assert_eq!(received(&server), ["gpt 1", "gpt 2"]);
+}
+
+#[test]
 fn two_agents_on_one_outbox_send_everything_once() {
     let (root, server) = (TempDir::new().unwrap(), FakeServer::that_takes_all());
     for owner in 1..=20 {

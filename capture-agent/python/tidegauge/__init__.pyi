@@ -11,6 +11,7 @@ def start(
     *,
     server: str | None = None,
     token: str | None = None,
+    token_file: str | os.PathLike[str] | None = None,
     steps: Iterable[int | str | range] | str | None = None,
     ranks: Iterable[int | str | range] | str | None = None,
     window: Literal["since_previous", "step"] | None = None,
@@ -25,7 +26,13 @@ def start(
     rank: int | None = None,
     outbox: str | os.PathLike[str] | None = None,
     outbox_bytes: int | None = None,
+    outbox_free: int | None = None,
+    send: Literal["self", "sidecar"] | None = None,
     flush_secs: int | None = None,
+    rate: int | None = None,
+    ca: str | os.PathLike[str] | None = None,
+    client_cert: str | os.PathLike[str] | None = None,
+    client_key: str | os.PathLike[str] | None = None,
     insecure: bool | None = None,
     enabled: bool | None = None,
 ) -> None:
@@ -37,7 +44,8 @@ def start(
 
     run: Name of the run. Default: WANDB_RUN_ID, MLFLOW_RUN_ID, the launcher's job id, or the script's name.
     server: Where snapshots go. Default: http://127.0.0.1:8642.
-    token: The server's token; over plain http it is only sent to this machine, unless ``insecure``.
+    token: The server's token.
+    token_file: A file with the token instead, read again when the server does not know it any more.
     steps: At the ends of which steps: ``[1, 5, 10]``, ``range(0, 1000, 100)``, ``"all"``, ``"none"`` or parts such as
         ``"1,5,10-20,every:100,first:3"``. Default: 1, 5 and 10.
     ranks: On which ranks; others do not record at all: a list, a range or parts such as
@@ -56,8 +64,13 @@ def start(
     rank: Global rank. Default: torch.distributed's, RANK, or the launcher's variable.
     outbox: Folder for snapshots that are not sent yet. Default: ~/.local/state/tidegauge/outbox.
     outbox_bytes: The most it holds. Default: 16 GiB.
+    outbox_free: What it leaves free on its disk, bytes. Default: 1 GiB.
+    send: Who sends: this process, or ``tidegauge agent`` beside it. Default: "self".
     flush_secs: The longest wait for the network at exit. Default: 5.
-    insecure: Send the token unencrypted to another machine.
+    rate: The most that is sent, bytes a second. Default: no limit.
+    ca: Certificates (PEM) that vouch for the server instead of the well-known ones.
+    client_cert, client_key: A certificate and its key (PEM) that vouch for this process.
+    insecure: Send over plain http to another machine.
     enabled: False to do nothing at all.
     """
 

@@ -273,7 +273,7 @@ impl Watcher {
         let left_off = self.left_off.take().filter(|(of, _)| *of == key);
         let mut bookmark = left_off.map(|(_, bookmark)| bookmark).unwrap_or_default();
         let sent = match self.errand.is_once {
-            true => send(&self.errand.server, parcel, &sidecar, head),
+            true => send(&self.errand.server, &mut bookmark, parcel, &sidecar, head),
             false => try_to_send(&self.errand.server, &mut bookmark, parcel, &sidecar, head),
         };
         if let (Err(PushError::Later { .. }), Some(_)) = (&sent, &key.1) {
