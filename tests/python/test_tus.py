@@ -42,8 +42,8 @@ class Server:
         assert run["n_snapshots"] == 1
         [cell] = json.loads(self.get(f"/api/v1/runs/{run['id']}/grid"))["cells"]
         [snapshot] = cell["snapshots"]
-        details = json.loads(self.get(f"/api/v1/snapshots/{snapshot['id']}"))
-        return details, self.get(f"/api/v1/snapshots/{snapshot['id']}/original")
+        details = json.loads(self.get(f"/api/v1/snapshots/{snapshot}"))
+        return details, self.get(f"/api/v1/snapshots/{snapshot}/original")
 
     def unfinished(self):
         return sorted((self.data / "unfinished").iterdir())

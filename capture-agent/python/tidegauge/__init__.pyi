@@ -69,7 +69,8 @@ def start(
     flush_secs: The longest wait for the network at exit. Default: 5.
     rate: The most that is sent, bytes a second. Default: no limit.
     ca: Certificates (PEM) that vouch for the server instead of the well-known ones.
-    client_cert, client_key: A certificate and its key (PEM) that vouch for this process.
+    client_cert: A certificate with its chain (PEM) that vouches for this process.
+    client_key: Its key (PEM).
     insecure: Send over plain http to another machine.
     enabled: False to do nothing at all.
     """
