@@ -26,7 +26,7 @@ use crate::{
 };
 
 /// Snapshots that may be in memory at once, one being written and one behind it. Each holds up to a few hundred
-/// megabytes of Python objects.
+/// megabytes of Python objects. One more is taken when the process may be about to end.
 const MAX_UNWRITTEN: usize = 2;
 
 /// The longest wait for the writer at exit. It needs no network, only the processor and the disk.
@@ -90,6 +90,8 @@ struct State {
     n_unwritten: usize,
     /// Counts up with each snapshot that appears in the outbox.
     n_written: u64,
+    /// Those, and the ones that could not be written.
+    n_done: u64,
     stopping: bool,
 }
 
@@ -151,6 +153,18 @@ impl Courier {
             state.n_unwritten += 1;
             state.parcels.push_back(parcel);
         });
+    }
+
+    /// Takes a snapshot over, before all others and however many these are, and waits until it is written, for at
+    /// most `patience`. Whether the writer was done with it by then.
+    pub fn carry_at_once(&self, parcel: Parcel, patience: Duration) -> bool {
+        let n_done_then = self.shared.update(|state| {
+            let n_in_hand = (state.n_unwritten - state.parcels.len()) as u64;
+            state.n_unwritten += 1;
+            state.parcels.push_front(parcel);
+            state.n_done + n_in_hand + 1
+        });
+        self.shared.wait(patience, |state| state.n_done >= n_done_then).n_done >= n_done_then
     }
 
     /// Writes what is in memory, sends for at most `flush`, and says what is left.
@@ -227,6 +241,7 @@ fn write_all(shared: &Shared) {
         }
         shared.update(|state| {
             state.n_unwritten -= 1;
+            state.n_done += 1;
             state.n_written += u64::from(written.is_ok());
         });
     }

@@ -108,6 +108,12 @@ impl Windows {
         Steps { first: self.first.filter(|_| last.is_some()), last }
     }
 
+    /// The steps that a snapshot covers when no further step will end: those since the history was cleared, or
+    /// none but the last that ended.
+    pub fn at_end(&self) -> Steps {
+        self.since_cleared().unwrap_or(Steps { first: self.done, last: self.done })
+    }
+
     /// The history is empty now: it begins anew with the step after the last that ended.
     pub fn cleared(&mut self) {
         self.first = self.done.map(|_| self.in_progress());

@@ -5,11 +5,12 @@ use std::{collections::BTreeMap, io};
 use serde_json::Value;
 use tidegauge_api::Sidecar;
 
-use crate::{backend::Recording, outbox::Draft};
+use crate::{backend::Recording, outbox::Draft, reckoning::Seen};
 
 /// Keeps a memory history: torch in training, a double in tests.
 ///
-/// All calls come from the training thread, and each is made only between a `record` and a `stop`.
+/// All calls come from the training thread, or from the one in which memory ran out. Where somebody else records,
+/// or nobody, it is read without a `record`, and neither cleared nor stopped.
 pub trait Recorder: Send {
     /// Begins to record.
     ///
@@ -41,6 +42,18 @@ pub trait Recorder: Send {
     /// # Errors
     /// When it cannot be read.
     fn read(&mut self) -> Result<Box<dyn Unwritten>, RecorderError>;
+
+    /// Whether anybody records now, if that can be told.
+    fn is_recording(&mut self) -> Option<bool> {
+        None
+    }
+
+    /// What the last reading held, as far as it can be told. With `is_continued` the history was not emptied since
+    /// the reading before, and events that both hold are counted.
+    fn seen(&mut self, is_continued: bool) -> Seen {
+        let _ = is_continued;
+        Seen::default()
+    }
 
     /// Empties the history and goes on recording in the same way.
     ///

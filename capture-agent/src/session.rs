@@ -4,6 +4,10 @@
 //! Waiting ─ begin ─→ Recording ─ stop ─→ Over        the device is there, this rank is chosen
 //!                ╲─→ Bystander ─ stop ─→ Over        this rank is not chosen: nothing is recorded
 //! ```
+//! Where somebody else records already, Recording means looking on: the history is read, and neither cleared nor
+//! switched off. A bystander whose memory runs out takes a snapshot without a history, which still shows what is
+//! there.
+//!
 //! No method fails: what goes wrong is said, and after [`MAX_FAILURES`] in a row the session stands down. Only
 //! [`Session::stop`] waits for the network, for as long as the settings allow.
 
@@ -15,15 +19,19 @@ use std::{
     time::{Duration, Instant},
 };
 
+use serde_json::json;
 use tidegauge_api::{Place, Sidecar, sidecar};
 use tidegauge_snapshot::words::size;
 
 use crate::{
+    breaker::Breaker,
     courier::{Courier, Left, Parcel},
     growth::{Grown, Growth},
     notices::Notices,
+    occasions::{Occasion, Ooms},
     outbox::Outbox,
     plan::{Due, Steps, Windows},
+    reckoning::{Lacking, Reckoning, Seen},
     recorder::{Group, Recorder, RecorderError, Statistics, Unwritten},
     request::Lookout,
     settings::Settings,
@@ -36,6 +44,10 @@ const MAX_FAILURES: u32 = 3;
 /// How long a chosen step may wait for earlier snapshots to be written. Past that it is skipped, and its events
 /// go to the next snapshot.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long a process that may be about to end is held up until its snapshot is on the disk. Launchers give it
+/// thirty seconds from SIGTERM to SIGKILL.
+const LAST_PATIENCE: Duration = Duration::from_secs(20);
 
 /// The reason of a snapshot that somebody asked for from outside.
 const ON_DEMAND: &str = "on-demand";
@@ -70,12 +82,40 @@ pub struct Session {
     is_settled: bool,
     n_failures: u32,
     state: State,
+    /// Somebody else records: the history is not ours to clear.
+    is_guest: bool,
+    ooms: Ooms,
+    breaker: Breaker,
+    /// When recording began.
+    began: Instant,
+    reckoning: Reckoning,
+    counts: Counts,
     /// There once recording began, until the end: what was taken is sent even after standing down.
     courier: Option<Courier>,
     /// There while recording, where the system gave it a thread.
     lookout: Option<Lookout>,
     /// There when growth is watched.
     growth: Option<Growth>,
+}
+
+/// What became of snapshots so far. Goes into each sidecar.
+#[derive(Debug, Clone, Copy, Default)]
+struct Counts {
+    /// Taken, this one among them.
+    n_taken: u64,
+    /// Failed while being taken.
+    n_failed: u64,
+    /// Skipped, since earlier ones were still being written.
+    n_skipped: u64,
+    /// Skipped, since memory had run out a short while before.
+    n_oom_skipped: u64,
+}
+
+impl Counts {
+    fn json(self) -> serde_json::Value {
+        let Self { n_taken, n_failed, n_skipped, n_oom_skipped } = self;
+        json!({"taken": n_taken, "failed": n_failed, "skipped": n_skipped, "oom_skipped": n_oom_skipped})
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -98,7 +138,14 @@ impl Session {
         let whereabouts = Whereabouts::find(&settings.said, surroundings(&process, recorder.group()));
         let growth = settings.growth.map(Growth::new);
         let (is_settled, n_failures, state, courier, lookout) = (false, 0, State::Waiting, None, None);
+        let breaker = Breaker::new(settings.max_capture_percent);
         Self {
+            is_guest: false,
+            ooms: Ooms::default(),
+            breaker,
+            began: Instant::now(),
+            reckoning: Reckoning::default(),
+            counts: Counts::default(),
             settings,
             recorder,
             process,
@@ -142,10 +189,47 @@ impl Session {
         self.take(steps, reason);
     }
 
+    /// Something happened at which a snapshot may be worth having, if it was chosen. It is on the disk, or has
+    /// failed, when this returns; nothing here uses the device or the network.
+    pub fn happened(&mut self, occasion: Occasion) {
+        if !self.settings.also.contains(occasion) || matches!(self.state, State::Waiting | State::Over) {
+            return;
+        }
+        self.settle();
+        let now = Instant::now();
+        if occasion == Occasion::Oom
+            && let Err(sentence) = self.ooms.may_take(now)
+        {
+            self.counts.n_oom_skipped += 1;
+            return self.notices.say_once("oom", sentence);
+        }
+        if self.state == State::Bystander && (occasion != Occasion::Oom || !self.has_courier()) {
+            return;
+        }
+        let steps = match occasion {
+            Occasion::Exit => self.windows.at_end(),
+            _ => self.windows.so_far(),
+        };
+        if self.take_at_once(steps, occasion.as_str()) && occasion == Occasion::Oom {
+            self.ooms.taken(now);
+        }
+    }
+
+    /// An error reached the end of its thread. Running out of memory was most likely noticed when it happened.
+    pub fn died(&mut self, is_out_of_memory: bool) {
+        match is_out_of_memory {
+            true if self.ooms.is_recent(Instant::now()) => {}
+            true => self.happened(Occasion::Oom),
+            false => self.happened(Occasion::Exception),
+        }
+    }
+
     /// Ends recording, writes what is in memory, sends what it can in the time that was set, and says what is
     /// left and how to send it.
     pub fn stop(&mut self) {
+        self.happened(Occasion::Exit);
         self.end(State::Over);
+        self.notices.say_the_rest();
         let Some(courier) = self.courier.take() else { return };
         let (mut courier, mut left, flush) = (Some(courier), Left::default(), self.settings.flush);
         (self.process.waiting)(&mut || left = courier.take().map_or(left, |courier| courier.stop(flush)));
@@ -225,6 +309,8 @@ impl Session {
         match self.record() {
             Ok(courier) => {
                 self.state = State::Recording;
+                self.began = Instant::now();
+                self.reckoning = Reckoning::since(self.recorder.statistics().unwrap_or_default());
                 self.courier = Some(courier);
                 self.lookout = self.look_out();
                 // Steps that ended before are not in the history.
@@ -238,7 +324,7 @@ impl Session {
     /// One line per run, not one per rank, unless ranks were chosen.
     fn say_that_it_records(&self) {
         if self.whereabouts.rank == 0 || !self.settings.ranks.is_all() {
-            self.notices.say(format_args!(
+            self.notices.tell(format_args!(
                 "recording run {}, steps {}, to {}",
                 self.whereabouts.run,
                 self.settings.steps,
@@ -248,17 +334,56 @@ impl Session {
     }
 
     fn record(&mut self) -> Result<Courier, String> {
-        let Whereabouts { run, host, pid, .. } = &self.whereabouts;
-        let outbox = Outbox::open(&self.settings.outbox, run, &format!("{host}-{pid}"), self.settings.room);
-        let outbox = outbox.map_err(|error| error.to_string())?.redacting(self.settings.redaction.clone());
-        self.recorder.record(&self.settings.recording).map_err(|error| error.to_string())?;
-        let (server, notices) = (self.settings.server.clone(), Arc::clone(&self.notices));
-        let courier = Courier::start(outbox, server, self.settings.send, notices);
-        if courier.is_err() {
+        let outbox = self.open_outbox()?;
+        self.is_guest = self.recorder.is_recording() == Some(true) && !self.settings.takeover;
+        match self.is_guest {
+            true => self.notices.say(format_args!(
+                "somebody else records already{}: looking on, and nothing is cleared or switched off; takeover=1 \
+                 changes that",
+                self.who_records()
+            )),
+            false => {
+                self.recorder.record(&self.settings.recording).map_err(|error| error.to_string())?;
+            }
+        }
+        let courier = self.start_courier(outbox);
+        if courier.is_err() && !self.is_guest {
             // Whatever this says, the courier's error is the one to tell.
             self.recorder.stop().ok();
         }
+        courier
+    }
+
+    /// torch_npu does by itself when this variable is set, without a bound.
+    fn who_records(&self) -> &'static str {
+        match (self.process.env)("OOM_SNAPSHOT_ENABLE").is_some_and(|value| value != "0") {
+            true => " (OOM_SNAPSHOT_ENABLE is set)",
+            false => "",
+        }
+    }
+
+    fn open_outbox(&self) -> Result<Outbox, String> {
+        let Whereabouts { run, host, pid, .. } = &self.whereabouts;
+        let outbox = Outbox::open(&self.settings.outbox, run, &format!("{host}-{pid}"), self.settings.room);
+        let outbox = outbox.map_err(|error| error.to_string())?;
+        Ok(outbox.redacting(self.settings.redaction.clone()))
+    }
+
+    fn start_courier(&self, outbox: Outbox) -> Result<Courier, String> {
+        let (server, notices) = (self.settings.server.clone(), Arc::clone(&self.notices));
+        let courier = Courier::start(outbox, server, self.settings.send, notices);
         courier.map_err(|error| format!("no thread to write and send snapshots with: {error}"))
+    }
+
+    /// Whether there is one, now that a bystander needs it.
+    fn has_courier(&mut self) -> bool {
+        if self.courier.is_none() {
+            match self.open_outbox().and_then(|outbox| self.start_courier(outbox)) {
+                Ok(courier) => self.courier = Some(courier),
+                Err(reason) => self.notices.say_once("bystander", format_args!("no snapshot: {reason}")),
+            }
+        }
+        self.courier.is_some()
     }
 
     fn look_out(&self) -> Option<Lookout> {
@@ -270,11 +395,14 @@ impl Session {
     }
 
     fn clear(&mut self) {
-        if self.state != State::Recording {
+        if self.state != State::Recording || self.is_guest {
             return;
         }
         match self.recorder.clear(&self.settings.recording) {
-            Ok(()) => self.windows.cleared(),
+            Ok(()) => {
+                self.windows.cleared();
+                self.reckoning = Reckoning::since(self.recorder.statistics().unwrap_or_default());
+            }
             Err(error) => self.failed(&format!("the history cannot be cleared: {error}")),
         }
     }
@@ -287,18 +415,66 @@ impl Session {
             (self.process.waiting)(&mut || has_room = courier.has_room(PATIENCE));
         }
         if !has_room {
-            self.notices.say("no snapshot: earlier ones are still being written; its events go to the next");
+            self.counts.n_skipped += 1;
+            self.notices.say_once(
+                "no-room",
+                "no snapshot: earlier ones are still being written; its events go to the next",
+            );
             return false;
         }
-        let Taken { unwritten, mut sidecar, is_cleared } =
-            match take(&mut *self.recorder, &self.settings, (self.process.now_us)()) {
-                Ok(taken) => taken,
-                Err(error) => {
-                    self.failed(&format!("no snapshot: {error}"));
-                    return false;
-                }
-            };
+        if let Err(error) = self.recorder.settle() {
+            self.failed(&format!("no snapshot: {error}"));
+            return false;
+        }
+        let started = Instant::now();
+        let Some(parcel) = self.parcel(steps, reason) else { return false };
+        if let Some(courier) = &self.courier {
+            courier.carry(parcel);
+        }
+        if let Err(sentence) = self.breaker.spend(started.elapsed(), self.began.elapsed()) {
+            self.notices.say(format_args!("recording is switched off: {sentence}"));
+            self.end(State::Bystander);
+        }
+        true
+    }
+
+    /// A snapshot by a process that may be about to end: it is on the disk when this returns.
+    fn take_at_once(&mut self, steps: Steps, reason: &str) -> bool {
+        let Some(parcel) = self.parcel(steps, reason) else { return false };
+        let Some(courier) = &self.courier else { return false };
+        let (mut parcel, mut is_done) = (Some(parcel), false);
+        (self.process.waiting)(&mut || {
+            is_done = parcel.take().is_some_and(|parcel| courier.carry_at_once(parcel, LAST_PATIENCE));
+        });
+        if !is_done {
+            let seconds = LAST_PATIENCE.as_secs();
+            self.notices
+                .say(format_args!("the snapshot {reason:?} is not written after {seconds} s; going on"));
+        }
+        true
+    }
+
+    /// Reads and clears; nothing when that failed, which is said.
+    fn parcel(&mut self, steps: Steps, reason: &str) -> Option<Parcel> {
+        let is_ours = self.state == State::Recording && !self.is_guest;
+        if self.state == State::Recording && self.recorder.is_recording() == Some(false) {
+            let then = if is_ours { "; it is on again from here" } else { "" };
+            self.notices.say_once("switched-off", format_args!("somebody else switched recording off{then}"));
+        }
+        let taken = take(&mut *self.recorder, &self.settings, (self.process.now_us)(), is_ours);
+        let Taken { unwritten, mut sidecar, is_cleared, seen, counted } = match taken {
+            Ok(taken) => taken,
+            Err(error) => {
+                self.failed(&format!("no snapshot: {error}"));
+                return None;
+            }
+        };
         self.n_failures = 0;
+        self.counts.n_taken += 1;
+        match is_ours {
+            true => self.state_what_is_lacking(&counted, &seen, &mut sidecar),
+            false => self.state_whose_it_is(&seen, &mut sidecar),
+        }
         sidecar.place = Place {
             first_step: steps.first,
             last_step: steps.last,
@@ -306,16 +482,48 @@ impl Session {
             ..self.whereabouts.place()
         };
         sidecar.world_size = self.whereabouts.world_size;
-        courier.carry(Parcel { unwritten, sidecar, name: name(self.whereabouts.rank, steps, reason) });
+        sidecar.more.insert("agent".to_owned(), self.counts.json());
         match is_cleared {
-            Ok(()) => self.windows.cleared(),
+            Ok(after) => {
+                self.windows.cleared();
+                self.reckoning = Reckoning::since(after);
+            }
             Err(error) => self.stand_down(&format!("the history cannot be cleared: {error}")),
         }
-        true
+        Some(Parcel { unwritten, sidecar, name: name(self.whereabouts.rank, steps, reason) })
+    }
+
+    fn state_what_is_lacking(&self, counted: &Statistics, seen: &Seen, sidecar: &mut Sidecar) {
+        let Lacking { dropped, missing } =
+            self.reckoning.lacking(counted, seen, self.settings.recording.max_entries);
+        let n_missing: u64 = missing.values().sum();
+        if n_missing > 0 {
+            self.notices.say_once(
+                "missing",
+                format_args!(
+                    "at least {n_missing} events are missing: somebody else cleared the history, or switched it \
+                     off for a while"
+                ),
+            );
+        }
+        for (name, by_device) in [("dropped_events", dropped), ("missing_events", missing)] {
+            if !by_device.is_empty() {
+                sidecar.more.insert(name.to_owned(), json!(by_device));
+            }
+        }
+    }
+
+    /// Of a history that is not ours: what is older than this window, where it can be told.
+    fn state_whose_it_is(&self, seen: &Seen, sidecar: &mut Sidecar) {
+        let by = if self.state == State::Bystander { "nobody" } else { "somebody else" };
+        sidecar.recording = Some(json!({ "by": by }));
+        let older = seen.iter().filter_map(|(device, trace)| Some((device.clone(), trace.n_older?)));
+        sidecar.window_starts = older.filter(|(_, n_older)| *n_older > 0).collect();
     }
 
     fn failed(&mut self, reason: &str) {
         self.n_failures += 1;
+        self.counts.n_failed += 1;
         match self.n_failures < MAX_FAILURES {
             true => self.notices.say(reason),
             false => self.stand_down(reason),
@@ -331,6 +539,7 @@ impl Session {
     fn end(&mut self, next: State) {
         self.lookout = None;
         if std::mem::replace(&mut self.state, next) == State::Recording
+            && !self.is_guest
             && let Err(error) = self.recorder.stop()
         {
             self.notices.say(format_args!("recording cannot be switched off: {error}"));
@@ -381,19 +590,27 @@ fn name(rank: u32, steps: Steps, reason: &str) -> String {
 struct Taken {
     unwritten: Box<dyn Unwritten>,
     sidecar: Sidecar,
-    is_cleared: Result<(), RecorderError>,
+    /// What the allocator had counted after that.
+    is_cleared: Result<Statistics, RecorderError>,
+    seen: Seen,
+    /// What the allocator had counted before it was read.
+    counted: Statistics,
 }
 
-/// Reads the history and clears it at once, whatever else happens: between the two, and only there, events of
-/// other threads can be lost. How long that took, and how many they can be at most, goes into the sidecar.
-fn take(recorder: &mut dyn Recorder, settings: &Settings, now_us: i64) -> Result<Taken, RecorderError> {
-    recorder.settle()?;
+/// Reads the history and clears it at once if it is ours, whatever else happens: between the two, and only there,
+/// events of other threads can be lost. How long that took, and how many they can be at most, goes into the sidecar.
+fn take(
+    recorder: &mut dyn Recorder,
+    settings: &Settings,
+    now_us: i64,
+    is_ours: bool,
+) -> Result<Taken, RecorderError> {
     let started = Instant::now();
     let before = recorder.statistics().unwrap_or_default();
     let counted = Instant::now();
     let unwritten = recorder.read()?;
     let read = Instant::now();
-    let is_cleared = recorder.clear(&settings.recording);
+    let is_cleared = if is_ours { recorder.clear(&settings.recording) } else { Ok(()) };
     let cleared = Instant::now();
     let after = recorder.statistics().unwrap_or_default();
 
@@ -409,15 +626,16 @@ fn take(recorder: &mut dyn Recorder, settings: &Settings, now_us: i64) -> Result
         ]),
         // Reading copies the trace somewhere within its time: all of it counts.
         gap_us: u64::try_from((cleared - counted).as_micros()).ok(),
+        memory_stats: before.memory_stats.clone(),
+        mem_get_info: before.mem_get_info.clone(),
         ..Sidecar::default()
     };
     sidecar.versions.insert("tidegauge".to_owned(), env!("CARGO_PKG_VERSION").to_owned());
     let n_events_in_gap = after.n_events().saturating_sub(before.n_events());
     sidecar.more.insert("gap_events_at_most".to_owned(), n_events_in_gap.into());
-    let Statistics { memory_stats, mem_get_info } = before;
-    (sidecar.memory_stats, sidecar.mem_get_info) = (memory_stats, mem_get_info);
     recorder.describe(&settings.recording, &mut sidecar);
-    Ok(Taken { unwritten, sidecar, is_cleared })
+    let seen = recorder.seen(!is_ours);
+    Ok(Taken { unwritten, sidecar, is_cleared: is_cleared.map(|()| after), seen, counted: before })
 }
 
 /// A path as a shell takes it.
@@ -442,6 +660,7 @@ mod tests {
         backend::Recording,
         fake_server::{Answer, FakeServer, Received},
         outbox::Draft,
+        reckoning::SeenTrace,
         request,
     };
 
@@ -454,6 +673,8 @@ mod tests {
         fails: Option<&'static str>,
         cannot_write: bool,
         peak_bytes: Option<u64>,
+        is_recording: Option<bool>,
+        counted: Option<(u64, u64)>,
     }
 
     #[derive(Clone, Default)]
@@ -488,7 +709,23 @@ mod tests {
         }
 
         fn statistics(&mut self) -> Result<Statistics, RecorderError> {
-            Err(RecorderError("no statistics".to_owned()))
+            let counted = self.0.lock().unwrap().counted;
+            let (allocated, _) = counted.ok_or_else(|| RecorderError("no statistics".to_owned()))?;
+            let stats = json!({"allocation.all.allocated": allocated, "allocation.all.freed": 0});
+            Ok(Statistics {
+                memory_stats: BTreeMap::from([("0".to_owned(), stats)]),
+                ..Statistics::default()
+            })
+        }
+
+        fn is_recording(&mut self) -> Option<bool> {
+            self.0.lock().unwrap().is_recording
+        }
+
+        fn seen(&mut self, is_continued: bool) -> Seen {
+            let counted = self.0.lock().unwrap().counted;
+            let trace = |(_, n_events)| SeenTrace { n_events, n_older: is_continued.then_some(3) };
+            counted.map(|counted| ("0".to_owned(), trace(counted))).into_iter().collect()
         }
 
         fn peak_bytes(&mut self) -> Result<u64, RecorderError> {
@@ -794,6 +1031,122 @@ mod tests {
         session.stop();
         assert!(session.growth.is_none());
         assert_eq!(cells(&server.received()), [pair("1–2", "")]);
+    }
+
+    #[test]
+    fn memory_that_runs_out_is_on_the_disk_at_once_named_and_once_a_minute() {
+        let (outbox, double) = (TempDir::new().unwrap(), Double::default());
+        let nobody = "http://127.0.0.1:1";
+        let mut session = session(nobody, &outbox, &double, &[("flush_secs", "0"), ("steps", "none")]);
+        session.begin();
+        double.happens("model");
+        session.happened(Occasion::Oom);
+        assert_eq!(snapshots_below(&outbox.path().join("gpt/node1-42")), 1);
+        session.happened(Occasion::Oom);
+        session.died(true);
+        session.happened(Occasion::Exception);
+        session.happened(Occasion::Sigterm);
+        assert_eq!(double.calls(), "record:77 read clear:77");
+        let name = outbox.path().join("gpt/node1-42/000001_rank0_oom.pickle.zst");
+        assert_eq!(zstd::decode_all(std::fs::File::open(name).unwrap()).unwrap(), b"model");
+        session.stop();
+    }
+
+    #[test]
+    fn a_bystander_whose_memory_runs_out_shows_what_is_there_without_a_history() {
+        let (server, outbox, double) =
+            (FakeServer::that_takes_all(), TempDir::new().unwrap(), Double::default());
+        let also = ("also", "oom,exception,sigterm,exit");
+        let mut session = session(&server.address, &outbox, &double, &[("ranks", "1"), also]);
+        session.begin();
+        session.step(None);
+        for occasion in [Occasion::Exception, Occasion::Sigterm, Occasion::Oom] {
+            session.happened(occasion);
+        }
+        session.stop();
+        assert_eq!(double.calls(), "read");
+        let [request] = server.received().try_into().unwrap();
+        assert_eq!(request.sidecar().place.reason.as_deref(), Some("oom"));
+        assert_eq!(request.sidecar().recording, Some(json!({"by": "nobody"})));
+    }
+
+    #[test]
+    fn occasions_that_were_chosen_are_taken_and_the_exit_is_the_last() {
+        let (server, outbox, double) =
+            (FakeServer::that_takes_all(), TempDir::new().unwrap(), Double::default());
+        let keywords = [("steps", "2"), ("also", "exception,sigterm,exit")];
+        let mut session = session(&server.address, &outbox, &double, &keywords);
+        session.begin();
+        session.step(None);
+        session.died(false);
+        session.step(None);
+        session.step(None);
+        session.happened(Occasion::Sigterm);
+        session.happened(Occasion::Oom);
+        session.stop();
+        let expected =
+            [pair("1–2 exception", ""), pair("2", ""), pair("3–4 sigterm", ""), pair("3 exit", "")];
+        assert_eq!(cells(&server.received()), expected);
+    }
+
+    #[test]
+    fn where_somebody_else_records_the_history_is_read_and_left_alone() {
+        let (server, outbox, double) =
+            (FakeServer::that_takes_all(), TempDir::new().unwrap(), Double::default());
+        {
+            let mut script = double.0.lock().unwrap();
+            (script.is_recording, script.counted) = (Some(true), Some((0, 9)));
+        }
+        train(&mut session(&server.address, &outbox, &double, &[("window", "step")]), &double);
+        assert_eq!(double.calls(), "read read read");
+        let sidecars: Vec<_> = server.received().iter().map(Received::sidecar).collect();
+        assert!(sidecars.iter().all(|sidecar| sidecar.recording == Some(json!({"by": "somebody else"}))));
+        assert_eq!(sidecars[1].window_starts, BTreeMap::from([("0".to_owned(), 3)]));
+        train(&mut session(&server.address, &outbox, &double, &[("takeover", "1"), ("steps", "1")]), &double);
+        assert_eq!(double.calls(), "read read read record:77 read clear:77 stop");
+    }
+
+    #[test]
+    fn events_that_somebody_else_cleared_or_that_were_pushed_out_are_stated() {
+        let (server, outbox, double) =
+            (FakeServer::that_takes_all(), TempDir::new().unwrap(), Double::default());
+        let mut session = session(&server.address, &outbox, &double, &[("steps", "all")]);
+        let count = |allocated, n_events| double.0.lock().unwrap().counted = Some((allocated, n_events));
+        count(0, 0);
+        session.begin();
+        count(50, 10);
+        session.step(None);
+        count(150, 77);
+        session.step(None);
+        count(160, 10);
+        session.step(None);
+        session.stop();
+        let received = server.received();
+        let lacking = |n: usize| {
+            let more = received[n].sidecar().more;
+            (more.get("missing_events").cloned(), more.get("dropped_events").cloned())
+        };
+        assert_eq!(lacking(0), (Some(json!({"0": 40})), None));
+        assert_eq!(lacking(1), (None, Some(json!({"0": 23}))));
+        assert_eq!(lacking(2), (None, None));
+    }
+
+    #[test]
+    fn snapshots_that_cost_too_much_switch_recording_off_and_memory_that_runs_out_is_still_seen() {
+        let (server, outbox, double) =
+            (FakeServer::that_takes_all(), TempDir::new().unwrap(), Double::default());
+        let mut session = session(&server.address, &outbox, &double, &[("steps", "all")]);
+        session.breaker = Breaker::at_once(1);
+        session.begin();
+        // All of its time so far, and more.
+        session.began = Instant::now() + Duration::from_secs(3600);
+        session.step(None);
+        session.step(None);
+        session.happened(Occasion::Oom);
+        session.stop();
+        assert_eq!(double.calls(), "record:77 read clear:77 stop read");
+        let said = SAID.lock().unwrap().join("\n");
+        assert!(said.contains("recording is switched off: snapshots took"), "{said}");
     }
 
     #[test]

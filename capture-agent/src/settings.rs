@@ -8,9 +8,11 @@ use tidegauge_snapshot::words::size;
 
 use crate::{
     backend::Recording,
+    breaker,
     choice::{ChoiceError, RankChoice, StepChoice},
     connection::{AddressError, Connection, DEFAULT_SERVER, Token},
     growth::GrowthSettings,
+    occasions::Occasions,
     outbox::{self, Room},
     plan::Window,
     proxies::Proxies,
@@ -53,10 +55,16 @@ pub struct Settings {
     pub window: Window,
     /// From which growth of memory on a snapshot is taken that was not planned; off without.
     pub growth: Option<GrowthSettings>,
+    /// On which occasions beside steps.
+    pub also: Occasions,
     /// What is recorded.
     pub recording: Recording,
     /// What becomes of paths in stacks before they leave.
     pub redaction: Option<Redaction>,
+    /// Whether a recording that somebody else began is ours to change.
+    pub takeover: bool,
+    /// The largest part of its time that training may spend on snapshots, percent.
+    pub max_capture_percent: u64,
     /// The outbox's folder.
     pub outbox: PathBuf,
     /// Its bounds.
@@ -141,11 +149,14 @@ pub const NAMES: &[&str] = &[
     "window",
     "growth",
     "growth_pause",
+    "also",
     "stacks",
     "context",
     "max_entries",
     "strip_paths",
     "paths",
+    "takeover",
+    "max_capture_percent",
     "role",
     "rank",
     "outbox",
@@ -192,6 +203,9 @@ impl Settings {
                 _ => Window::SincePrevious,
             },
             growth: chosen.growth()?,
+            also: chosen.also()?,
+            takeover: chosen.flag("takeover")?.unwrap_or(false),
+            max_capture_percent: chosen.percent("max_capture_percent", breaker::DEFAULT_MAX_PERCENT)?,
             recording: Recording {
                 context: chosen.word("context", &["all", "alloc", "state"])?.unwrap_or("all".to_owned()),
                 stacks: chosen.word("stacks", &["python", "all"])?.unwrap_or("python".to_owned()),
@@ -256,6 +270,9 @@ impl Settings {
             "window" => self.window.as_str().to_owned(),
             "growth" => growth(|growth| growth.factor.to_string()),
             "growth_pause" => growth(|growth| growth.pause_steps.to_string()),
+            "also" => self.also.to_string(),
+            "takeover" => flag(self.takeover),
+            "max_capture_percent" => self.max_capture_percent.to_string(),
             "stacks" => self.recording.stacks.clone(),
             "context" => self.recording.context.clone(),
             "max_entries" => self.recording.max_entries.to_string(),
@@ -371,6 +388,19 @@ impl Chosen<'_> {
         let strip = self.text("strip_paths").map_or_else(String::new, |(_, prefixes)| prefixes);
         let paths = self.word("paths", Paths::WORDS)?.and_then(|word| Paths::from_word(&word));
         Ok(Redaction::new(&strip, paths.unwrap_or_default()))
+    }
+
+    fn also(&self) -> Result<Occasions, SettingError> {
+        let Some((name, text)) = self.text("also") else { return Ok(Occasions::default()) };
+        text.parse().map_err(|error| wrong(name, error))
+    }
+
+    fn percent(&self, name: &str, default: u64) -> Result<u64, SettingError> {
+        let percent = self.parsed::<u64>(name, "a number from 1 to 100")?.unwrap_or(default);
+        match percent {
+            1..=100 => Ok(percent),
+            _ => Err(wrong(name.to_owned(), format!("expected a number from 1 to 100, found {percent}"))),
+        }
     }
 
     fn word(&self, name: &str, words: &[&str]) -> Result<Option<String>, SettingError> {

@@ -1,47 +1,94 @@
 //! The one session of this process, and the walls around it.
 //!
 //! Nothing leaves: errors are said, panics are caught and end the session. A forked child (a data loader's
-//! worker) inherits the session but not its threads, and stays silent unless it starts one of its own.
+//! worker) inherits the session but not its threads, and stays silent unless it starts one of its own. It cannot
+//! trust the locks it inherits, one of which another thread of its parent may have held: each generation of
+//! forked processes has its own.
 
 use std::{
     cell::Cell,
     collections::BTreeMap,
     panic::{self, AssertUnwindSafe},
     sync::{
-        Arc, LazyLock, Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicU32, Ordering},
+        Arc, LazyLock, Mutex, MutexGuard, PoisonError, TryLockError,
+        atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
     },
-    time::{SystemTime, UNIX_EPOCH},
+    thread,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use pyo3::{prelude::*, sync::MutexExt as _, types::PyCFunction};
 use tidegauge_capture_agent::{
-    notices::Notices,
+    notices::{Level, Notices},
+    occasions::Occasions,
     session::{Process, Session},
     settings::Settings,
 };
 
-use crate::torch::Torch;
+use crate::{life, log, torch::Torch};
 
-static SESSION: Mutex<Option<Session>> = Mutex::new(None);
+/// How deep forks may be nested that each start a session. Nobody forks so deep; the next child stays silent.
+const MAX_GENERATIONS: usize = 16;
+
+/// A generation's session, and what it says.
+struct Generation {
+    session: Mutex<Option<Session>>,
+    notices: LazyLock<Arc<Notices>>,
+}
+
+static GENERATIONS: [Generation; MAX_GENERATIONS] = [const {
+    Generation {
+        session: Mutex::new(None),
+        notices: LazyLock::new(|| Arc::new(Notices::with_levels(log::say))),
+    }
+}; MAX_GENERATIONS];
+static GENERATION: AtomicUsize = AtomicUsize::new(0);
 /// The process that started the session; 0 before any did.
 static OWNER: AtomicU32 = AtomicU32::new(0);
-static IS_AT_EXIT_REGISTERED: AtomicBool = AtomicBool::new(false);
-static NOTICES: LazyLock<Arc<Notices>> = LazyLock::new(|| Arc::new(Notices::new(say)));
+
+/// The backend, where it cannot tell when its device is first used.
+static WAITING: Mutex<Option<Torch>> = Mutex::new(None);
+static IS_WAITING: AtomicBool = AtomicBool::new(false);
+
+/// The longest wait for a thread that is busy with the session when memory runs out or the process must end.
+const SOON: Duration = Duration::from_secs(10);
 
 thread_local! {
     /// A signal handler or a finalizer may call us while we call Python.
     static IS_INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-#[expect(clippy::print_stderr, reason = "people read the agent's notices beside their training log")]
-fn say(line: &str) {
-    eprintln!("{line}");
+fn generation() -> &'static Generation {
+    let n = GENERATION.load(Ordering::Relaxed).min(MAX_GENERATIONS - 1);
+    &GENERATIONS[n]
 }
 
 /// What this process says.
 pub(crate) fn notices() -> &'static Arc<Notices> {
-    &NOTICES
+    &generation().notices
+}
+
+/// Whether a session of this very process runs.
+fn is_owner() -> bool {
+    OWNER.load(Ordering::Relaxed) == std::process::id()
+}
+
+/// Whether this thread is in a call of ours.
+pub(crate) fn is_inside() -> bool {
+    IS_INSIDE.get()
+}
+
+/// This process was forked: nothing of its parent's is its own.
+pub(crate) fn forked() {
+    if OWNER.swap(0, Ordering::Relaxed) != 0 {
+        GENERATION.fetch_add(1, Ordering::Relaxed);
+    }
+    IS_WAITING.store(false, Ordering::Relaxed);
+    IS_INSIDE.set(false);
+}
+
+fn session(py: Python<'_>) -> MutexGuard<'static, Option<Session>> {
+    generation().session.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Runs one entry from Python. A panic ends the session, not the training.
@@ -55,60 +102,117 @@ pub(crate) fn quietly(entry: impl FnOnce()) {
 
 /// Starts the session, unless one runs already.
 pub(crate) fn start(py: Python<'_>, keywords: &BTreeMap<&str, String>) {
-    let is_running = OWNER.load(Ordering::Relaxed) == std::process::id()
-        && SESSION.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner).is_some();
-    if is_running {
+    if !is_owner() && OWNER.load(Ordering::Relaxed) != 0 {
+        // A fork that Python did not see.
+        forked();
+    }
+    if GENERATION.load(Ordering::Relaxed) >= MAX_GENERATIONS {
+        return log::say(Level::Warning, "tidegauge: nothing is recorded: forks are nested too deep");
+    }
+    if is_owner() && session(py).is_some() {
         return notices().say_once("started-twice", "start() again is ignored: it records already");
     }
     match prepare(py, keywords) {
-        Ok(Some((session, torch))) => begin(py, session, &torch),
+        Ok(Some((session, torch, also))) => begin(py, session, &torch, also),
         Ok(None) => {}
         Err(sentence) => notices().say(format_args!("nothing is recorded: {sentence}")),
     }
 }
 
-fn prepare(py: Python<'_>, keywords: &BTreeMap<&str, String>) -> Result<Option<(Session, Torch)>, String> {
+fn prepare(
+    py: Python<'_>,
+    keywords: &BTreeMap<&str, String>,
+) -> Result<Option<(Session, Torch, Occasions)>, String> {
     let settings = Settings::new(keywords, &env).map_err(|error| error.to_string())?;
     if !settings.enabled {
         return Ok(None);
     }
-    let torch = Torch::find(py)?;
+    let (torch, also) = (Torch::find(py, notices())?, settings.also);
     let process = process(py).map_err(|error| error.to_string())?;
     let session = Session::new(settings, Box::new(torch.clone_ref(py)), process, Arc::clone(notices()));
-    Ok(Some((session, torch)))
+    Ok(Some((session, torch, also)))
 }
 
-fn begin(py: Python<'_>, session: Session, torch: &Torch) {
-    if session.is_chosen() {
+fn begin(py: Python<'_>, new: Session, torch: &Torch, also: Occasions) {
+    if new.is_chosen() {
         torch.warm_up(py);
     }
-    // What a forked child inherited ends here; its threads are its parent's.
-    *SESSION.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner) = Some(session);
+    *session(py) = Some(new);
     OWNER.store(std::process::id(), Ordering::Relaxed);
-    let begun = register_at_exit(py).and_then(|()| {
-        let begin = |py: Python<'_>| quietly(|| with_session(py, Session::begin));
-        match torch.is_initialized(py)? {
-            true => begin(py),
-            false => {
-                let callback =
-                    PyCFunction::new_closure(py, None, None, move |arguments, _| begin(arguments.py()))?;
-                torch.when_initialized(py, callback.as_any())?;
-            }
-        }
-        Ok(())
-    });
-    if let Err(error) = begun {
+    if let Err(error) = life::follow(py, torch, also).and_then(|()| begin_when_initialized(py, torch)) {
         notices().say(format_args!("nothing is recorded: {error}"));
     }
 }
 
-/// Does something with the session of this process, if it has one.
-pub(crate) fn with_session(py: Python<'_>, work: impl FnOnce(&mut Session)) {
-    if OWNER.load(Ordering::Relaxed) != std::process::id() || IS_INSIDE.replace(true) {
+fn begin_when_initialized(py: Python<'_>, torch: &Torch) -> PyResult<()> {
+    let begin = |py: Python<'_>| quietly(|| with_session(py, Session::begin));
+    if torch.is_initialized(py)? {
+        begin(py);
+        return Ok(());
+    }
+    let callback = PyCFunction::new_closure(py, None, None, move |arguments, _| begin(arguments.py()))?;
+    if !torch.when_initialized(py, callback.as_any())? {
+        let torch = torch.clone_ref(py);
+        *WAITING.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner) = Some(torch);
+        IS_WAITING.store(true, Ordering::Relaxed);
+    }
+    Ok(())
+}
+
+/// Begins now, where nobody tells when the program first uses its device and it has by now.
+fn begin_if_initialized(py: Python<'_>) {
+    if !IS_WAITING.load(Ordering::Relaxed) || !is_owner() {
         return;
     }
-    if let Some(session) = &mut *SESSION.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner) {
+    let mut waiting = WAITING.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner);
+    if waiting.as_ref().is_some_and(|torch| torch.is_initialized(py).unwrap_or(false)) {
+        *waiting = None;
+        IS_WAITING.store(false, Ordering::Relaxed);
+        drop(waiting);
+        with_session(py, Session::begin);
+    }
+}
+
+/// The end of a step.
+pub(crate) fn step(py: Python<'_>, n: Option<u64>) {
+    with_session(py, |session| session.step(n));
+    begin_if_initialized(py);
+}
+
+/// Does something with the session of this process, if it has one.
+pub(crate) fn with_session(py: Python<'_>, work: impl FnOnce(&mut Session)) {
+    if !is_owner() || IS_INSIDE.replace(true) {
+        return;
+    }
+    if let Some(session) = &mut *session(py) {
         work(session);
+    }
+    IS_INSIDE.set(false);
+    life::catch_up(py);
+}
+
+/// Does something with it soon, or not at all: another thread may be busy with it, and the process has not for
+/// ever.
+pub(crate) fn with_session_soon(py: Python<'_>, work: impl FnOnce(&mut Session)) {
+    if !is_owner() || IS_INSIDE.replace(true) {
+        return;
+    }
+    let deadline = Instant::now() + SOON;
+    let session = loop {
+        match generation().session.try_lock() {
+            Ok(session) => break Some(session),
+            Err(TryLockError::Poisoned(poisoned)) => break Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) if Instant::now() > deadline => break None,
+            Err(TryLockError::WouldBlock) => py.detach(|| thread::sleep(Duration::from_millis(5))),
+        }
+    };
+    match session {
+        Some(mut session) => {
+            if let Some(session) = &mut *session {
+                work(session);
+            }
+        }
+        None => notices().say_once("busy", "no snapshot: another thread has been taking one for too long"),
     }
     IS_INSIDE.set(false);
 }
@@ -116,18 +220,9 @@ pub(crate) fn with_session(py: Python<'_>, work: impl FnOnce(&mut Session)) {
 /// Ends the session of this process.
 pub(crate) fn stop(py: Python<'_>) {
     with_session(py, Session::stop);
-    if OWNER.load(Ordering::Relaxed) == std::process::id() {
-        *SESSION.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner) = None;
+    if is_owner() && !is_inside() {
+        *session(py) = None;
     }
-}
-
-fn register_at_exit(py: Python<'_>) -> PyResult<()> {
-    if IS_AT_EXIT_REGISTERED.swap(true, Ordering::Relaxed) {
-        return Ok(());
-    }
-    let at_exit = PyCFunction::new_closure(py, None, None, |arguments, _| quietly(|| stop(arguments.py())))?;
-    py.import("atexit")?.call_method1("register", (at_exit,))?;
-    Ok(())
 }
 
 fn process(py: Python<'_>) -> PyResult<Process> {

@@ -4,8 +4,13 @@
 //! nowhere else. No function raises: see [`agent::quietly`].
 
 mod agent;
+mod life;
+mod log;
 mod keywords;
 mod torch;
+mod seen;
+mod device;
+mod ownership;
 mod pickling;
 
 use pyo3::prelude::*;
@@ -15,7 +20,7 @@ use pyo3::prelude::*;
 mod _agent {
     use pyo3::{prelude::*, types::PyDict};
 
-    use crate::{agent, keywords};
+    use crate::{agent, keywords, ownership};
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -34,8 +39,8 @@ mod _agent {
     #[pyo3(signature = (n=None))]
     fn step(py: Python<'_>, n: Option<Bound<'_, PyAny>>) {
         agent::quietly(|| match n.map(|n| n.extract::<u64>()) {
-            None => agent::with_session(py, |session| session.step(None)),
-            Some(Ok(n)) => agent::with_session(py, |session| session.step(Some(n))),
+            None => agent::step(py, None),
+            Some(Ok(n)) => agent::step(py, Some(n)),
             Some(Err(error)) => {
                 agent::notices().say_once("step", format_args!("step(): {error}; it is ignored"))
             }
@@ -49,6 +54,22 @@ mod _agent {
         agent::quietly(|| {
             let reason = reason.map(|reason| reason.to_string());
             agent::with_session(py, |session| session.snapshot(reason.as_deref()));
+        });
+    }
+
+    /// Let snapshots say what memory belongs to this model and this optimizer.
+    #[pyfunction]
+    #[pyo3(signature = (*, model=None, optimizer=None))]
+    fn own(model: Option<Bound<'_, PyAny>>, optimizer: Option<Bound<'_, PyAny>>) {
+        use ownership::Kind;
+
+        agent::quietly(|| {
+            let model = model.iter().map(|model| (Kind::Model, model));
+            for (kind, owner) in model.chain(optimizer.iter().map(|optimizer| (Kind::Optimizer, optimizer))) {
+                if let Err(error) = ownership::watch(kind, owner) {
+                    agent::notices().say_once("own", format_args!("own(): {error}; it is ignored"));
+                }
+            }
         });
     }
 

@@ -1,20 +1,26 @@
 //! Everything that is known of torch: where its backends are and how they are called.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use pyo3::{
+    exceptions::PyTypeError,
     intern,
     prelude::*,
     types::{PyDict, PyNone},
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 use tidegauge_api::Sidecar;
 use tidegauge_capture_agent::{
-    backend::{Argument, BACKENDS, Backend, Call, Recording, TorchVersion},
+    backend::{Argument, BACKENDS, Backend, Call, Recording, TorchVersion, not_understood},
+    notices::Notices,
+    reckoning::Seen,
     recorder::{Group, Recorder, RecorderError, Statistics, Unwritten},
 };
 
-use crate::pickling::Snapshot;
+use crate::{device, ownership, pickling::Snapshot, seen::LastSeen};
 
 /// A backend of torch that keeps a memory history.
 pub(crate) struct Torch {
@@ -24,6 +30,10 @@ pub(crate) struct Torch {
     version: TorchVersion,
     /// "torch", "torch_npu", "python"
     versions: BTreeMap<String, String>,
+    notices: Arc<Notices>,
+    /// Keywords that turned out not to be known.
+    not_understood: BTreeSet<&'static str>,
+    last_seen: LastSeen,
 }
 
 impl Torch {
@@ -31,18 +41,22 @@ impl Torch {
     ///
     /// # Errors
     /// A sentence, when there is none.
-    pub(crate) fn find(py: Python<'_>) -> Result<Self, String> {
+    pub(crate) fn find(py: Python<'_>, notices: &Arc<Notices>) -> Result<Self, String> {
         let torch = py.import("torch").map_err(|error| format!("torch cannot be imported: {error}"))?;
         let version_text = version_of(&torch).unwrap_or_default();
         let version = TorchVersion::from_text(&version_text)
             .ok_or_else(|| format!("torch has the version {version_text:?}, which is no number"))?;
-        let loaded =
-            |name: &str| py.import("sys").and_then(|sys| sys.getattr("modules")?.get_item(name)).ok();
+        let loaded = |name: &str| loaded(py, name).ok();
+        let mut unsupported = Vec::new();
         for backend in BACKENDS {
             let Some(package) = loaded(backend.package) else { continue };
             let Ok(module) = torch.getattr(backend.module.trim_start_matches("torch.")) else { continue };
             let is_available = module.call_method0("is_available").and_then(|answer| answer.is_truthy());
             if is_available.unwrap_or(false) {
+                if version < backend.since || !records(py, backend) {
+                    unsupported.push(backend.name);
+                    continue;
+                }
                 let mut versions = BTreeMap::from([
                     ("torch".to_owned(), version_text),
                     (
@@ -51,8 +65,22 @@ impl Torch {
                     ),
                 ]);
                 versions.extend(version_of(&package).map(|version| (backend.package.to_owned(), version)));
-                return Ok(Self { backend, module: module.unbind(), version, versions });
+                return Ok(Self {
+                    backend,
+                    module: module.unbind(),
+                    version,
+                    versions,
+                    notices: Arc::clone(notices),
+                    not_understood: BTreeSet::new(),
+                    last_seen: LastSeen::default(),
+                });
             }
+        }
+        if !unsupported.is_empty() {
+            return Err(format!(
+                "unsupported: {} with torch {version_text} keeps no memory history",
+                unsupported.join(", ")
+            ));
         }
         let names: Vec<_> = BACKENDS.iter().map(|backend| backend.name).collect();
         Err(format!("torch {version_text} finds no accelerator with a memory history ({})", names.join(", ")))
@@ -64,6 +92,9 @@ impl Torch {
             module: self.module.clone_ref(py),
             version: self.version,
             versions: self.versions.clone(),
+            notices: Arc::clone(&self.notices),
+            not_understood: self.not_understood.clone(),
+            last_seen: LastSeen::default(),
         }
     }
 
@@ -74,9 +105,19 @@ impl Torch {
 
     /// Calls `callback` when the program first uses the device. To record earlier would use it, perhaps before
     /// the program says which of its devices it wants.
-    pub(crate) fn when_initialized(&self, py: Python<'_>, callback: &Bound<'_, PyAny>) -> PyResult<()> {
-        self.module.bind(py).call_method1("_lazy_call", (callback,))?;
-        Ok(())
+    ///
+    /// False where nobody calls: mtia has no such thing, and is looked at when steps end.
+    pub(crate) fn when_initialized(&self, py: Python<'_>, callback: &Bound<'_, PyAny>) -> PyResult<bool> {
+        let Ok(lazy_call) = self.module.bind(py).getattr("_lazy_call") else { return Ok(false) };
+        lazy_call.call1((callback,))?;
+        Ok(true)
+    }
+
+    /// Has `observer` called when memory runs out, in the failing thread and before the error is raised. False
+    /// where this backend, or the allocator in its place, has no such thing. Observers add up and stay.
+    pub(crate) fn observe_oom(&self, py: Python<'_>, observer: &Bound<'_, PyAny>) -> bool {
+        let Some((module, name)) = self.backend.calls.observe_oom else { return false };
+        loaded(py, module).and_then(|module| module.call_method1(name, (observer,))).is_ok()
     }
 
     /// Python stacks are read with this module; its first import takes two seconds, which the first snapshot
@@ -86,10 +127,17 @@ impl Torch {
         py.import("torch._inductor.codecache").ok();
     }
 
-    fn record_memory_history(&self, py: Python<'_>, calls: &[Call]) -> PyResult<()> {
-        for call in calls {
+    fn record_memory_history(&mut self, py: Python<'_>, calls: Vec<Call>) -> PyResult<()> {
+        calls.into_iter().try_for_each(|call| self.call_record(py, call))
+    }
+
+    /// Releases differ in their keywords, and builds of vendors more so: one that is not known is left away, and
+    /// that is said.
+    fn call_record(&mut self, py: Python<'_>, mut call: Call) -> PyResult<()> {
+        loop {
+            call.retain(|(name, _)| !self.not_understood.contains(name));
             let keywords = PyDict::new(py);
-            for (name, argument) in call {
+            for (name, argument) in &call {
                 match argument {
                     Argument::None => keywords.set_item(name, PyNone::get(py))?,
                     Argument::Text(text) => keywords.set_item(name, text)?,
@@ -97,13 +145,22 @@ impl Torch {
                     Argument::Flag(flag) => keywords.set_item(name, flag)?,
                 }
             }
-            self.memory(py)?.call_method("_record_memory_history", (), Some(&keywords))?;
+            let called = self.home(py)?.call_method(self.backend.calls.record, (), Some(&keywords));
+            let Err(error) = called else { return Ok(()) };
+            let unknown = error.is_instance_of::<PyTypeError>(py).then(|| error.value(py).to_string());
+            let Some(unknown) = unknown.and_then(|message| not_understood(&message, &call)) else {
+                return Err(error);
+            };
+            self.not_understood.insert(unknown);
+            self.notices.say(format_args!(
+                "{} {} does not know {unknown}=; it records without",
+                self.backend.calls.home, self.backend.calls.record
+            ));
         }
-        Ok(())
     }
 
-    fn memory<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        self.module.bind(py).getattr(intern!(py, "memory"))
+    fn home<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        home(py, self.backend)
     }
 
     fn statistics(&self, py: Python<'_>) -> PyResult<Statistics> {
@@ -111,9 +168,9 @@ impl Torch {
         let mut statistics = Statistics::default();
         for device in 0..module.call_method0("device_count")?.extract::<u32>()? {
             let stats = module.call_method1("memory_stats", (device,))?;
-            let stats = json_from_flat_dict(stats.cast()?);
+            let stats = json_from_dict(stats.cast()?);
             // To ask a device that was never used for its memory would make a context on it.
-            if stats.get("allocation.all.allocated").and_then(Value::as_u64).unwrap_or(0) == 0 {
+            if !is_used(&stats) {
                 continue;
             }
             if let Ok(info) = module.call_method1("mem_get_info", (device,))
@@ -129,8 +186,17 @@ impl Torch {
 
 impl Recorder for Torch {
     fn record(&mut self, recording: &Recording) -> Result<(), RecorderError> {
-        let calls = [self.backend.record(recording)];
-        attached(|py| self.record_memory_history(py, &calls))
+        let calls = vec![self.backend.record(recording)];
+        attached(|py| self.record_memory_history(py, calls))
+    }
+
+    fn is_recording(&mut self) -> Option<bool> {
+        let (module, name) = self.backend.calls.is_recording?;
+        attached(|py| loaded(py, module)?.call_method0(name)?.is_truthy()).ok()
+    }
+
+    fn seen(&mut self, is_continued: bool) -> Seen {
+        attached(|py| self.last_seen.seen(py, is_continued)).unwrap_or_default()
     }
 
     fn settle(&mut self) -> Result<(), RecorderError> {
@@ -157,18 +223,31 @@ impl Recorder for Torch {
 
     fn read(&mut self) -> Result<Box<dyn Unwritten>, RecorderError> {
         attached(|py| {
-            let snapshot = self.memory(py)?.call_method0(intern!(py, "_snapshot"))?;
+            let snapshot = self.home(py)?.call_method0(self.backend.calls.snapshot)?;
+            self.last_seen.read(&snapshot);
             Ok(Box::new(Snapshot::new(snapshot.unbind())) as Box<dyn Unwritten>)
         })
     }
 
     fn clear(&mut self, recording: &Recording) -> Result<(), RecorderError> {
-        let calls = self.backend.clear(self.version, recording);
-        attached(|py| self.record_memory_history(py, &calls))
+        let is_misunderstood = |torch: &Self| torch.not_understood.contains("clear_history");
+        let had_to = is_misunderstood(self);
+        let calls = match had_to {
+            true => self.backend.clear_by_off_and_on(recording),
+            false => self.backend.clear(self.version, recording),
+        };
+        attached(|py| {
+            self.record_memory_history(py, calls)?;
+            match !had_to && is_misunderstood(self) {
+                // It did not clear, then.
+                true => self.record_memory_history(py, self.backend.clear_by_off_and_on(recording)),
+                false => Ok(()),
+            }
+        })
     }
 
     fn stop(&mut self) -> Result<(), RecorderError> {
-        attached(|py| self.record_memory_history(py, &[self.backend.stop()]))
+        attached(|py| self.record_memory_history(py, vec![self.backend.stop()]))
     }
 
     fn group(&mut self) -> Option<Group> {
@@ -187,6 +266,45 @@ impl Recorder for Torch {
     fn describe(&self, recording: &Recording, sidecar: &mut Sidecar) {
         self.backend.describe(self.version, recording, sidecar);
         sidecar.versions.extend(self.versions.clone());
+        if !self.not_understood.is_empty()
+            && let Some(recording) = &mut sidecar.recording
+        {
+            recording["not_understood"] = json!(self.not_understood);
+            if self.not_understood.contains("clear_history") {
+                recording["clearing"] = "off and on".into();
+            }
+        }
+        device::describe(sidecar, &std::env::vars().collect());
+        // What cannot be told is left out.
+        attached(|py| {
+            device::describe_devices(self.module.bind(py), sidecar);
+            ownership::describe(py, self.backend.name, sidecar);
+            Ok(())
+        })
+        .ok();
+    }
+}
+
+fn home<'py>(py: Python<'py>, backend: &Backend) -> PyResult<Bound<'py, PyAny>> {
+    let mut names = backend.calls.home.split('.').skip(1);
+    names.try_fold(py.import("torch")?.into_any(), |module, name| module.getattr(name))
+}
+
+/// Whether this build has what records.
+fn records(py: Python<'_>, backend: &Backend) -> bool {
+    home(py, backend).is_ok_and(|home| home.hasattr(backend.calls.record).unwrap_or(false))
+}
+
+/// A module that the program has imported; no name brings one in.
+fn loaded<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
+    py.import("sys")?.getattr("modules")?.get_item(name)
+}
+
+/// Whether anything was ever allocated there, as far as these statistics tell. mtia's do not count.
+fn is_used(stats: &Value) -> bool {
+    match stats.get("allocation.all.allocated") {
+        Some(n) => n.as_u64().unwrap_or(0) > 0,
+        None => stats.as_object().is_some_and(|stats| !stats.is_empty()),
     }
 }
 
@@ -198,12 +316,21 @@ fn version_of(module: &Bound<'_, PyAny>) -> Option<String> {
     Some(module.getattr("__version__").ok()?.to_string())
 }
 
-/// `memory_stats()` is flat, and its values are numbers.
-fn json_from_flat_dict(dict: &Bound<'_, PyDict>) -> Value {
+/// `memory_stats()` holds numbers; mtia's holds dicts of them.
+fn json_from_dict(dict: &Bound<'_, PyDict>) -> Value {
     let value = |value: Bound<'_, PyAny>| match (value.extract::<i64>(), value.extract::<f64>()) {
         (Ok(number), _) => Value::from(number),
         (_, Ok(number)) => Value::from(number),
-        _ => Value::from(value.to_string()),
+        _ => match value.cast::<PyDict>() {
+            Ok(inner) => {
+                inner.iter().map(|(name, number)| (name.to_string(), inner_value(&number))).collect()
+            }
+            Err(_) => Value::from(value.to_string()),
+        },
     };
     dict.iter().map(|(name, number)| (name.to_string(), value(number))).collect()
+}
+
+fn inner_value(value: &Bound<'_, PyAny>) -> Value {
+    value.extract::<i64>().map_or_else(|_| Value::from(value.to_string()), Value::from)
 }

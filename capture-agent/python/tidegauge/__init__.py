@@ -10,6 +10,6 @@
 Nothing here raises: what goes wrong is said on standard error, once, and training goes on.
 """
 
-from ._agent import __version__, snapshot, start, step, stop
+from ._agent import __version__, own, snapshot, start, step, stop
 
-__all__ = ["__version__", "snapshot", "start", "step", "stop"]
+__all__ = ["__version__", "own", "snapshot", "start", "step", "stop"]
