@@ -25,6 +25,7 @@ class Receiver(http.server.ThreadingHTTPServer):
     def __init__(self):
         self.snapshots = []
         self.status = 201
+        self.before_answer = None
         self.token = None
         super().__init__(("127.0.0.1", 0), Handler)
         self.address = f"http://127.0.0.1:{self.server_port}"
@@ -69,11 +70,17 @@ class Handler(http.server.BaseHTTPRequestHandler):
                     "sidecar": None,
                 }
             ).encode()
+        if self.server.before_answer:
+            self.server.before_answer()
         self.send_response(self.server.status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(answer)))
         self.end_headers()
-        self.wfile.write(answer)
+        try:
+            self.wfile.write(answer)
+        except BrokenPipeError:
+            # Whoever asked is gone.
+            self.close_connection = True
 
     def do_GET(self):
         is_known = self.server.token in (None, self.headers.get("Authorization", "").removeprefix("Bearer "))

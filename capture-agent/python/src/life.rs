@@ -4,9 +4,12 @@
 //! Everything here stands in somebody else's chain: what was there before is called afterwards, and its effect and
 //! the process's exit code stay. SIGINT is left alone.
 
-use std::sync::{
-    Mutex, MutexGuard, PoisonError,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    cell::RefCell,
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use pyo3::{
@@ -43,8 +46,14 @@ static AT_FORK: Once = Once::new();
 static EXCEPTIONS: Once = Once::new();
 static OUT_OF_MEMORY: Once = Once::new();
 
-/// What SIGTERM did before, while our handler is in its place.
-static PREVIOUS: Mutex<Option<Py<PyAny>>> = Mutex::new(None);
+/// Ours, and what SIGTERM did before, while ours is in its place.
+static HANDLERS: Mutex<Option<Handlers>> = Mutex::new(None);
+
+struct Handlers {
+    ours: Py<PyAny>,
+    before: Py<PyAny>,
+}
+
 /// SIGTERM came while the main thread was inside a call of ours.
 static IS_TERMINATED: AtomicBool = AtomicBool::new(false);
 
@@ -90,22 +99,53 @@ fn follow_exit(py: Python<'_>) -> PyResult<()> {
     Ok(())
 }
 
+/// A child forgets signals that came before Python was ready in it. While our handler is in SIGTERM's place none comes
+/// in that time: it waits until the child has its own handler back.
 fn follow_forks(py: Python<'_>) -> PyResult<()> {
     if !AT_FORK.is_first() {
         return Ok(());
     }
-    let in_child = PyCFunction::new_closure(py, None, None, |arguments: &Bound<'_, PyTuple>, _| {
-        quietly(|| {
-            agent::forked();
-            IS_TERMINATED.store(false, Ordering::Relaxed);
-            // A child that ends when told to is the child that its parent expects.
-            give_sigterm_back(arguments.py()).ok();
-        });
-    })?;
+    let hook = |work: fn(Python<'_>)| {
+        PyCFunction::new_closure(py, None, None, move |arguments: &Bound<'_, PyTuple>, _| {
+            quietly(|| work(arguments.py()));
+        })
+    };
     let keywords = PyDict::new(py);
-    keywords.set_item("after_in_child", in_child)?;
+    keywords.set_item("before", hook(|py| hold_sigterm(py).unwrap_or_default())?)?;
+    keywords.set_item("after_in_parent", hook(|py| let_sigterm_go(py).unwrap_or_default())?)?;
+    keywords.set_item("after_in_child", hook(forked)?)?;
     py.import("os")?.call_method("register_at_fork", (), Some(&keywords))?;
     Ok(())
+}
+
+fn forked(py: Python<'_>) {
+    agent::forked();
+    IS_TERMINATED.store(false, Ordering::Relaxed);
+    // A child that ends when told to is the child that its parent expects. What fails leaves it as its parent is.
+    give_sigterm_back(py).ok();
+    let_sigterm_go(py).ok();
+}
+
+thread_local! {
+    /// The signals that were blocked in this thread before it forked.
+    static BLOCKED: RefCell<Option<Py<PyAny>>> = const { RefCell::new(None) };
+}
+
+fn hold_sigterm(py: Python<'_>) -> PyResult<()> {
+    if handlers().is_none() {
+        return Ok(());
+    }
+    let signal = py.import("signal")?;
+    let blocked = (signal.getattr("SIG_BLOCK")?, [signal.getattr("SIGTERM")?]);
+    let before = signal.call_method1("pthread_sigmask", blocked)?.unbind();
+    BLOCKED.with_borrow_mut(|blocked| *blocked = Some(before));
+    Ok(())
+}
+
+fn let_sigterm_go(py: Python<'_>) -> PyResult<()> {
+    let Some(before) = BLOCKED.with_borrow_mut(Option::take) else { return Ok(()) };
+    let signal = py.import("signal")?;
+    signal.call_method1("pthread_sigmask", (signal.getattr("SIG_SETMASK")?, before)).map(drop)
 }
 
 /// Whether somebody will tell. The observer runs in the failing thread, before the error is raised.
@@ -178,18 +218,18 @@ fn follow_sigterm(py: Python<'_>) -> PyResult<()> {
         notices().say("SIGTERM is not followed: it is ignored here, or handled outside Python");
         return Ok(());
     }
-    if previous().is_some() {
+    if handlers().is_some() {
         return Ok(());
     }
     let ours =
         PyCFunction::new_closure(py, None, None, |arguments: &Bound<'_, PyTuple>, _| terminated(arguments))?;
-    signal.call_method1("signal", (number, ours))?;
-    *previous() = Some(current.unbind());
+    signal.call_method1("signal", (number, &ours))?;
+    *handlers() = Some(Handlers { ours: ours.into_any().unbind(), before: current.unbind() });
     Ok(())
 }
 
-fn previous() -> MutexGuard<'static, Option<Py<PyAny>>> {
-    PREVIOUS.lock().unwrap_or_else(PoisonError::into_inner)
+fn handlers() -> MutexGuard<'static, Option<Handlers>> {
+    HANDLERS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The handler. Python calls it between two of its instructions, in the main thread: when that is inside a call of
@@ -200,17 +240,22 @@ fn terminated(arguments: &Bound<'_, PyTuple>) -> PyResult<()> {
         IS_TERMINATED.store(true, Ordering::Relaxed);
         return Ok(());
     }
-    let before = previous().as_ref().map(|before| before.clone_ref(py));
-    let Some(before) = before else { return Ok(()) };
-    let before = before.into_bound(py);
+    let before = handlers().as_ref().map(|handlers| handlers.before.clone_ref(py).into_bound(py));
+    // Put back in the meantime, as in a child that was forked just now: the signal is for that one.
+    let Some(before) = before else { return raise_sigterm(py) };
     quietly(|| with_session_soon(py, |session| session.happened(Occasion::Sigterm)));
     if before.is_callable() && !is_default(&before)? {
         return before.call1(arguments.clone()).map(drop);
     }
     // It ends the process without Python's exit handlers.
     quietly(|| with_session_soon(py, Session::stop));
-    give_sigterm_back(py)?;
+    set_default(py)?;
     raise_sigterm(py)
+}
+
+fn set_default(py: Python<'_>) -> PyResult<()> {
+    let signal = py.import("signal")?;
+    signal.call_method1("signal", (signal.getattr("SIGTERM")?, signal.getattr("SIG_DFL")?)).map(drop)
 }
 
 fn is_default(handler: &Bound<'_, PyAny>) -> PyResult<bool> {
@@ -222,11 +267,16 @@ fn raise_sigterm(py: Python<'_>) -> PyResult<()> {
     signal.call_method1("raise_signal", (signal.getattr("SIGTERM")?,)).map(drop)
 }
 
-/// Puts back what was there before ours.
+/// Puts back what was there before ours, unless somebody has put theirs before ours since.
 fn give_sigterm_back(py: Python<'_>) -> PyResult<()> {
-    let Some(before) = previous().take() else { return Ok(()) };
     let signal = py.import("signal")?;
-    signal.call_method1("signal", (signal.getattr("SIGTERM")?, before)).map(drop)
+    let number = signal.getattr("SIGTERM")?;
+    let current = signal.call_method1("getsignal", (&number,))?;
+    let is_ours = handlers().as_ref().is_some_and(|handlers| current.is(&handlers.ours));
+    match is_ours.then(|| handlers().take()).flatten() {
+        Some(Handlers { before, .. }) => signal.call_method1("signal", (number, before)).map(drop),
+        None => Ok(()),
+    }
 }
 
 /// What had to wait while a call of ours went on.

@@ -4,10 +4,32 @@ One segment per size class; a freed block's segment is used again. What differs 
 it is made: whether events have a time, and whether a workspace shows up in snapshots.
 """
 
+import os
+import pathlib
 import sys
 import time
 
 SEGMENT = 2 << 20
+
+
+class OutOfMemoryError(RuntimeError):
+    """torch's, which is a RuntimeError, too."""
+
+
+class Waits:
+    """An object whose pickling does not end, and says so by a file: whoever kills its process knows when."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        wait_for_ever(self.path)
+
+
+def wait_for_ever(path):
+    pathlib.Path(path).touch()
+    while True:
+        time.sleep(1)
 
 
 class Allocator:
@@ -22,11 +44,16 @@ class Allocator:
         self.counts = {"allocated": 0, "freed": 0}
         self.peaks = {}
         self.next_address = 0x7F0000000000
+        self.limit = int(os.environ.get("DOUBLE_LIMIT", 1 << 60))
+        self.observers = []
+        self.n_resets = 0
 
     # What a program does
 
     def alloc(self, size, stack="train"):
         segment = next((s for s in self.segments if s["block"] is None and s["size"] >= size), None)
+        if segment is None and self.levels()["reserved_bytes"] + size > self.limit:
+            self.run_out(size, stack)
         if segment is None:
             segment = {"address": self.next_address, "size": -(-size // SEGMENT) * SEGMENT, "block": None}
             self.next_address += segment["size"]
@@ -45,6 +72,18 @@ class Allocator:
             self.note(action, address, segment["block"]["size"], stack)
         segment["block"] = None
         self.counts["freed"] += 1
+
+    def run_out(self, size, stack):
+        """Observers are called in the failing thread before the error is raised; one that raises replaces it."""
+        free = self.limit - self.levels()["reserved_bytes"]
+        self.note("oom", free, size, stack)
+        for observer in self.observers:
+            observer(0, size, self.limit - free, free)
+        raise OutOfMemoryError(f"out of memory. Tried to allocate {size >> 20} MiB")
+
+    def reset_peak(self):
+        self.n_resets += 1
+        self.peaks = {}
 
     def use_workspace(self, size):
         """Memory of operators, which the caching allocator does not know and a snapshot shows nevertheless."""
@@ -85,7 +124,10 @@ class Allocator:
                 trace[:0] = [{"action": a, **event} for a in ("workspace_snapshot", "segment_alloc", "alloc")]
         # This call's own mark is seen in the next snapshot only.
         self.note("snapshot", 0, sum(s["size"] for s in self.segments), "snapshot")
-        return {"segments": segments, "device_traces": [trace] + [[] for _ in range(n_devices - 1)]}
+        snapshot = {"segments": segments, "device_traces": [trace] + [[] for _ in range(n_devices - 1)]}
+        if path := os.environ.get("DOUBLE_PICKLING_WAITS"):
+            snapshot["waits"] = Waits(path)
+        return snapshot
 
     def segment(self, segment):
         block, size = segment["block"], segment["size"]
@@ -134,4 +176,5 @@ class Allocator:
         stats = {f"{key}.all.current": now for key, now in self.levels().items()}
         stats.update({f"{key}.all.peak": peak for key, peak in self.peaks.items()})
         stats.update({f"allocation.all.{key}": n for key, n in self.counts.items()})
+        stats["active.all.freed"] = self.counts["freed"]
         return stats

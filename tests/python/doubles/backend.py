@@ -1,6 +1,11 @@
 """The module that torch.cuda and torch.npu have in common, as far as anybody here asks."""
 
+import inspect
+import os
+import sys
 import types
+
+from allocator import wait_for_ever
 
 N_DEVICES = 2
 
@@ -38,4 +43,52 @@ def backend(name, allocator, is_available):
     module.mem_get_info = lambda device=0: (60 << 30, 64 << 30)
     module.synchronize = lambda: module.calls.append("synchronize")
     module.alloc, module.free = alloc, allocator.free
+    module.reset_peak_memory_stats = lambda device=None: allocator.reset_peak()
+    properties = types.SimpleNamespace(name=f"Double {name}", uuid=f"00000000-0000-0000-{name}")
+    module.get_device_properties = lambda device=None: properties
+    return module
+
+
+def internals(name, prefix, allocator):
+    """The vendor's C module: whether anybody records, and who is told when memory runs out."""
+    module = sys.modules.setdefault(name, types.ModuleType(name))
+    setattr(module, f"_{prefix}_isHistoryEnabled", lambda: allocator.is_recording)
+    if prefix != "xpu":
+        setattr(module, f"_{prefix}_attach_out_of_memory_observer", allocator.observers.append)
+    return module
+
+
+def snapshot_of(allocator):
+    def snapshot(device=None):
+        if os.environ.get("DOUBLE_SNAPSHOT_FAILS"):
+            raise RuntimeError("the device is lost")
+        if path := os.environ.get("DOUBLE_SNAPSHOT_WAITS"):
+            wait_for_ever(path)
+        return allocator.snapshot(N_DEVICES)
+
+    return snapshot
+
+
+def in_the_image_of_cuda(name, allocator, keywords):
+    """A vendor's `torch.NAME.memory`: cuda's calls with the keywords it knows, and cuda's way to empty the history."""
+    module = backend(name, allocator, os.environ.get(f"DOUBLE_{name.upper()}", "1") == "1")
+    module.memory = types.ModuleType(f"torch.{name}.memory")
+    known = [word for word in keywords if word not in os.environ.get("DOUBLE_WITHOUT", "").split(",")]
+
+    def record(enabled="all", **given):
+        module.init()
+        for word in given:
+            if word not in known:
+                raise TypeError(f"_record_memory_history() got an unexpected keyword argument '{word}'")
+        settings = {"context": "all", "stacks": "all", "max_entries": sys.maxsize, **given}
+        clears = settings.pop("clear_history", False)
+        module.calls.append({"enabled": enabled, **given})
+        if clears or enabled is None or not allocator.is_recording:
+            allocator.record(enabled, settings)
+
+    record.__signature__ = inspect.Signature(
+        [inspect.Parameter(word, inspect.Parameter.KEYWORD_ONLY) for word in ("enabled", *known)]
+    )
+    module.memory._record_memory_history = record
+    module.memory._snapshot = snapshot_of(allocator)
     return module

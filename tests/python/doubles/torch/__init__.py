@@ -1,17 +1,24 @@
-"""Stands for torch: its version and whether it has cuda come from DOUBLE_TORCH and DOUBLE_CUDA."""
+"""Stands for torch: its version and which devices it has come from DOUBLE_TORCH, DOUBLE_CUDA, DOUBLE_XPU and
+DOUBLE_MTIA.
+"""
 
 import os
 import sys
 import types
 
-from allocator import Allocator
-from backend import N_DEVICES, backend
+from allocator import Allocator, OutOfMemoryError
+from backend import backend, in_the_image_of_cuda, internals, snapshot_of
 
 __version__ = os.environ.get("DOUBLE_TORCH", "2.9.1+cu128")
 _minor = int(__version__.split(".")[1])
 
 cuda = backend("cuda", Allocator(has_time=True, has_workspace=False), os.environ.get("DOUBLE_CUDA", "1") == "1")
+_C = internals("torch._C", "cuda", cuda.allocator)
 uint8 = "uint8"
+if _minor < 5:
+    # Before 2.5 the error is cuda's.
+    cuda.OutOfMemoryError = OutOfMemoryError
+    del OutOfMemoryError
 
 
 def empty(size, dtype, device):
@@ -37,17 +44,55 @@ if _minor >= 8:
     ):
         _record(enabled, context, stacks, max_entries, device, clear_history)
 
-else:
+elif _minor >= 4:
 
     def _record_memory_history(enabled="all", context="all", stacks="all", max_entries=sys.maxsize, device=None):
         _record(enabled, context, stacks, max_entries, device, False)
 
+else:
 
-def _snapshot(device=None):
-    if os.environ.get("DOUBLE_SNAPSHOT_FAILS"):
-        raise RuntimeError("the device is lost")
-    return cuda.allocator.snapshot(N_DEVICES)
+    def _record_memory_history(enabled="all", *args, **kwargs):
+        if isinstance(enabled, bool):
+            raise AssertionError("the legacy form records in another way")
+        return _record_2_1(enabled, *args, **kwargs)
+
+    def _record_2_1(enabled="all", context="all", stacks="all", max_entries=sys.maxsize, device=None):
+        _record(enabled, context, stacks, max_entries, device, False)
 
 
 cuda.memory._record_memory_history = _record_memory_history
-cuda.memory._snapshot = _snapshot
+cuda.memory._snapshot = snapshot_of(cuda.allocator)
+
+xpu = backend("xpu", Allocator(has_time=True, has_workspace=False), False)
+xpu.memory = types.ModuleType("torch.xpu.memory")
+if os.environ.get("DOUBLE_XPU", "0") == "1":
+    if _minor >= 11:
+        xpu = in_the_image_of_cuda(
+            "xpu", xpu.allocator, ("context", "stacks", "max_entries", "clear_history", "skip_actions")
+        )
+        internals("torch._C", "xpu", xpu.allocator)
+    xpu.is_available = lambda: True
+
+mtia = backend("mtia", Allocator(has_time=True, has_workspace=False), os.environ.get("DOUBLE_MTIA", "0") == "1")
+# It tells nobody when it is first used, and says nothing of free memory.
+del mtia._lazy_call, mtia.mem_get_info
+
+
+def _mtia_stats(device=0):
+    levels = mtia.allocator.levels()
+    return {"dram": {"allocated_bytes": levels["allocated_bytes"]}} if mtia.is_initialized() and device == 0 else {}
+
+
+def _mtia_record(enabled="all", stacks="python", max_entries=0):
+    if not mtia.is_initialized():
+        return
+    mtia.calls.append({"enabled": enabled, "stacks": stacks, "max_entries": max_entries})
+    if enabled is None or not mtia.allocator.is_recording:
+        mtia.allocator.record(enabled, {"context": "all", "stacks": stacks, "max_entries": max_entries})
+
+
+mtia.memory_stats = _mtia_stats
+mtia.record_memory_history = _mtia_record
+mtia.snapshot = snapshot_of(mtia.allocator)
+mtia.attach_out_of_memory_observer = mtia.allocator.observers.append
+sys.modules["torch.mtia"] = mtia
