@@ -20,20 +20,33 @@ LOOP = """
 """
 
 BACKENDS = {
-    "cuda": dict(name="cuda", imports=""),
-    "cuda before 2.8": dict(name="cuda", imports=""),
-    "npu": dict(name="npu", imports="import torch_npu"),
+    "cuda": dict(name="cuda", imports="", clearing="clear_history", env={}),
+    "cuda 2.7": dict(name="cuda", imports="", clearing="off and on", env={"DOUBLE_TORCH": "2.7.1"}),
+    "cuda 2.1": dict(name="cuda", imports="", clearing="off and on", env={"DOUBLE_TORCH": "2.1.2"}),
+    "npu": dict(name="npu", imports="import torch_npu", clearing="same call", env={}),
+    "musa": dict(name="musa", imports="import torch_musa", clearing="off and on", env={}),
+    "mlu": dict(name="mlu", imports="import torch_mlu", clearing="clear_history", env={}),
+    "xpu": dict(
+        name="xpu",
+        imports="",
+        clearing="clear_history",
+        env={"DOUBLE_TORCH": "2.11.0+xpu", "DOUBLE_XPU": "1", "DOUBLE_CUDA": "0"},
+    ),
+    "mtia": dict(name="mtia", imports="", clearing="off and on", env={"DOUBLE_MTIA": "1", "DOUBLE_CUDA": "0"}),
 }
 
 
 @pytest.fixture(params=list(BACKENDS))
 def backend(request):
-    env = {"DOUBLE_TORCH": "2.7.1"} if request.param == "cuda before 2.8" else {}
-    return request.param, LOOP.format(**BACKENDS[request.param]), env
+    loop, name = LOOP.format(**BACKENDS[request.param]), BACKENDS[request.param]["name"]
+    if name == "mtia":
+        # It tells nobody that it is used for the first time: the end of a step shows it.
+        loop = loop.replace("    for n in", "    tidegauge.step(0)\n    for n in")
+    return request.param, loop, BACKENDS[request.param]["env"]
 
 
 def settings(call):
-    return {key: call[key] for key in ("context", "stacks", "max_entries")}
+    return {key: call.get(key) for key in ("context", "stacks", "max_entries")}
 
 
 def recordings(done):
@@ -46,12 +59,15 @@ def steps_in(snapshot):
 
 
 def test_context_stacks_and_max_entries_are_equal_before_and_after_a_clear(train, backend):
-    _, loop, env = backend
-    calls = recordings(train(loop, **env))
+    name, loop, env = backend
+    done = train(loop, **env)
+    calls = recordings(done)
     # The one that began, and one for each of three clears.
     assert len(calls) == 4
     for call in calls:
-        assert settings(call) == {"context": "alloc", "stacks": "python", "max_entries": 5000}
+        context = None if name == "mtia" else "alloc"
+        assert settings(call) == {"context": context, "stacks": "python", "max_entries": 5000}
+    assert "does not know" not in done.said
 
 
 def test_clearing_is_unconditional(train, receiver, backend, tmp_path):
@@ -70,39 +86,48 @@ def test_cleared_windows_hold_only_their_own_events(train, receiver, backend):
     assert receiver.labels() == ["1", "2-5", "6-10"]
     # The mark that a snapshot leaves in the trace is cleared with it.
     assert [steps_in(s) for s in receiver.snapshots] == [
-        ["model", "step 1"],
+        ["step 1"] if name == "mtia" else ["model", "step 1"],
         ["step 2", "step 3", "step 4", "step 5"],
         ["step 6", "step 7", "step 8", "step 9", "step 10"],
     ]
 
 
 def test_a_window_of_one_step_holds_that_step_only(train, receiver, backend):
-    _, loop, env = backend
+    name, loop, env = backend
     train(loop, TIDEGAUGE_WINDOW="step", **env)
     assert receiver.labels() == ["1", "5", "10"]
-    assert [steps_in(s) for s in receiver.snapshots] == [["model", "step 1"], ["step 5"], ["step 10"]]
+    first = ["step 1"] if name == "mtia" else ["model", "step 1"]
+    assert [steps_in(s) for s in receiver.snapshots] == [first, ["step 5"], ["step 10"]]
 
 
 def test_the_sidecar_says_how_it_was_recorded(train, receiver, backend):
     name, loop, env = backend
     train(loop, **env)
     sidecar = receiver.snapshots[1].sidecar
-    clearing = {"cuda": "clear_history", "cuda before 2.8": "off and on", "npu": "same call"}[name]
-    assert sidecar["recording"] == {
+    expected = {
         "enabled": "all",
         "context": "alloc",
         "stacks": "python",
         "max_entries": 5000,
-        "clearing": clearing,
+        "clearing": BACKENDS[name]["clearing"],
     }
+    if name == "mtia":
+        del expected["context"]
+    assert sidecar["recording"] == expected
     assert sidecar["backend"] == name.split()[0]
     assert sidecar["versions"]["torch"] == env.get("DOUBLE_TORCH", "2.9.1+cu128")
-    assert ("torch_npu" in sidecar["versions"]) == (name == "npu")
+    for package in ("torch_npu", "torch_musa", "torch_mlu"):
+        assert (package in sidecar["versions"]) == (package == f"torch_{name}")
     assert list(sidecar["memory_stats"]) == ["0"]
-    assert sidecar["memory_stats"]["0"]["allocated_bytes.all.current"] == 3 << 20
-    assert sidecar["mem_get_info"] == {"0": [60 << 30, 64 << 30]}
+    if name == "mtia":
+        assert sidecar["memory_stats"]["0"]["dram"]["allocated_bytes"] == 3 << 20
+        assert "mem_get_info" not in sidecar
+    else:
+        assert sidecar["memory_stats"]["0"]["allocated_bytes.all.current"] == 3 << 20
+        assert sidecar["mem_get_info"] == {"0": [60 << 30, 64 << 30]}
     assert sidecar["gap_us"] >= 0 and sidecar["gap_events_at_most"] == 0
     assert set(sidecar["capture_ms"]) == {"statistics", "snapshot", "clear"}
+    assert "dropped_events" not in sidecar and "missing_events" not in sidecar
 
 
 def test_snapshots_are_pickles_that_memory_viz_reads(train, receiver, backend):
@@ -127,3 +152,61 @@ def test_npu_has_a_workspace_in_every_snapshot(train, receiver):
     for snapshot in receiver.snapshots:
         actions = [event["action"] for event in snapshot.content["device_traces"][0][:3]]
         assert actions == ["workspace_snapshot", "segment_alloc", "alloc"]
+
+
+def test_memory_that_runs_out_is_seen_by_the_observer_of_each_kind(train, receiver, backend):
+    name, loop, env = backend
+    loop = loop.replace("    tidegauge.stop()", "    device.alloc(1 << 30)\n")
+    loop = loop.replace("steps=[1, 5, 10]", 'steps="none"')
+    done = train(loop, status=1, DOUBLE_LIMIT=str(64 << 20), **env)
+    [oom] = receiver.snapshots
+    assert (oom.sidecar["reason"], oom.label) == ("oom", "1-11")
+    assert oom.content["device_traces"][0][-1]["action"] == "oom"
+    assert "OutOfMemoryError" in done.said
+
+
+@pytest.mark.parametrize("word, clearing", [("clear_history", "off and on"), ("stacks", "clear_history")])
+def test_a_keyword_that_is_not_known_is_left_away_and_that_is_said_once(train, receiver, word, clearing):
+    done = train(LOOP.format(**BACKENDS["mlu"]), DOUBLE_WITHOUT=word)
+    assert done.said.count(f"torch.mlu.memory _record_memory_history does not know {word}=; it records without") == 1
+    assert receiver.labels() == ["1", "2-5", "6-10"]
+    assert [steps_in(s)[-1] for s in receiver.snapshots] == ["step 1", "step 5", "step 10"]
+    assert "step 1" not in steps_in(receiver.snapshots[1])
+    recording = receiver.snapshots[-1].sidecar["recording"]
+    assert (recording["not_understood"], recording["clearing"]) == ([word], clearing)
+
+
+def test_a_history_without_a_bound_is_not_begun(train, receiver):
+    done = train(LOOP.format(**BACKENDS["mlu"]), DOUBLE_WITHOUT="max_entries")
+    assert receiver.snapshots == [] and json.loads(done.printed) == []
+    assert "stands down, nothing more is recorded: TypeError" in done.said and "max_entries" in done.said
+
+
+def test_a_device_that_keeps_no_history_is_unsupported_and_training_goes_on(train, receiver):
+    script = """
+        import torch, tidegauge
+        tidegauge.start(steps="all")
+        torch.xpu.alloc(1 << 20)
+        tidegauge.step()
+        print("trained")
+    """
+    done = train(script, DOUBLE_TORCH="2.9.1+xpu", DOUBLE_XPU="1", DOUBLE_CUDA="0")
+    [line] = done.said.splitlines()
+    assert line.endswith("nothing is recorded: unsupported: xpu with torch 2.9.1+xpu keeps no memory history")
+    assert done.printed == "trained\n"
+
+
+def test_npu_in_cudas_place_is_recorded_once(train, receiver):
+    """`transfer_to_npu` binds cuda's functions to npu's, and cuda says that it is there."""
+    done = train(LOOP.format(**BACKENDS["npu"]), DOUBLE_TRANSFER="1")
+    assert len(recordings(done)) == 4
+    assert {s.sidecar["backend"] for s in receiver.snapshots} == {"npu"}
+    assert receiver.labels() == ["1", "2-5", "6-10"]
+
+
+def test_npu_that_records_by_itself_for_running_out_of_memory_is_noticed(train, receiver):
+    done = train(LOOP.format(**BACKENDS["npu"]), OOM_SNAPSHOT_ENABLE="1")
+    assert recordings(done) == []
+    assert "somebody else records already (OOM_SNAPSHOT_ENABLE is set)" in done.said
+    assert receiver.snapshots[0].sidecar["environment"] == {"OOM_SNAPSHOT_ENABLE": "1"}
+    assert len(recordings(train(LOOP.format(**BACKENDS["npu"]), OOM_SNAPSHOT_ENABLE="1", TIDEGAUGE_TAKEOVER="1"))) == 4

@@ -44,12 +44,12 @@ impl LastSeen {
         let mut seen = Seen::new();
         for (device, trace) in traces.bind(py).iter().enumerate() {
             let trace = trace.cast_into::<PyList>()?;
-            if trace.is_empty() {
-                continue;
-            }
             let n_older = is_continued.then(|| self.n_older(device, &trace)).flatten();
             seen.insert(device.to_string(), SeenTrace { n_events: trace.len() as u64, n_older });
-            self.ends.insert(device, trace.iter().next_back().and_then(|event| mark(&event)));
+            match trace.iter().next_back() {
+                Some(last) => self.ends.insert(device, mark(&last)),
+                None => self.ends.remove(&device),
+            };
         }
         Ok(seen)
     }

@@ -16,7 +16,7 @@ use serde::Deserialize;
 use serde_json::json;
 use tempfile::TempDir;
 use tidegauge_capture_agent::{
-    backend::{BACKENDS, Backend, Recording, UNTESTED},
+    backend::{BACKENDS, Backend, Recording, TorchVersion, UNTESTED},
     outbox::{self, Found},
 };
 use tidegauge_snapshot::read;
@@ -74,9 +74,11 @@ impl Interpreter {
 
     /// The backend that the agent would use, if the program imports its package.
     pub(super) fn backend(&self) -> Option<&'static Backend> {
+        let version = self.versions.get("torch").and_then(|torch| TorchVersion::from_text(torch));
         let is_there = |backend: &&Backend| {
             self.available.iter().any(|name| name == backend.name)
                 && self.versions.contains_key(backend.package)
+                && version.is_none_or(|version| version >= backend.since)
         };
         BACKENDS.iter().find(is_there)
     }
