@@ -77,10 +77,14 @@ impl Notices {
         self.say(line);
     }
 
-    /// Says how often each kind came after it was said, and forgets that.
+    /// Says how often each kind came since it was said.
     pub fn say_the_rest(&self) {
-        let said = std::mem::take(&mut *self.said.lock().unwrap_or_else(PoisonError::into_inner));
-        for Said { line, n_more } in said.into_values().filter(|said| said.n_more > 0) {
+        let counted = |said: &mut Said| (said.line.clone(), std::mem::take(&mut said.n_more));
+        let said: Vec<_> = {
+            let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+            said.values_mut().map(counted).collect()
+        };
+        for (line, n_more) in said.into_iter().filter(|(_, n_more)| *n_more > 0) {
             let times = if n_more == 1 { "time" } else { "times" };
             self.say(format_args!("{n_more} more {times}: {line}"));
         }

@@ -229,7 +229,11 @@ impl Session {
     pub fn stop(&mut self) {
         self.happened(Occasion::Exit);
         self.end(State::Over);
+        self.flush();
         self.notices.say_the_rest();
+    }
+
+    fn flush(&mut self) {
         let Some(courier) = self.courier.take() else { return };
         let (mut courier, mut left, flush) = (Some(courier), Left::default(), self.settings.flush);
         (self.process.waiting)(&mut || left = courier.take().map_or(left, |courier| courier.stop(flush)));
@@ -422,12 +426,14 @@ impl Session {
             );
             return false;
         }
+        let started = Instant::now();
         if let Err(error) = self.recorder.settle() {
             self.failed(&format!("no snapshot: {error}"));
             return false;
         }
-        let started = Instant::now();
-        let Some(parcel) = self.parcel(steps, reason) else { return false };
+        let settled = started.elapsed();
+        let Some(mut parcel) = self.parcel(steps, reason) else { return false };
+        parcel.sidecar.capture_ms.insert("settle".to_owned(), settled.as_secs_f64() * 1e3);
         if let Some(courier) = &self.courier {
             courier.carry(parcel);
         }

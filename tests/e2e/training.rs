@@ -21,6 +21,8 @@ use tidegauge_tests::{
     training::{EXIT_CODE, described, free_port},
 };
 
+mod life;
+
 /// The curves of a device, and what torch calls them.
 const CURVES: [&str; 4] = ["requested", "allocated", "active", "reserved"];
 

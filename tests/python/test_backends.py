@@ -126,7 +126,7 @@ def test_the_sidecar_says_how_it_was_recorded(train, receiver, backend):
         assert sidecar["memory_stats"]["0"]["allocated_bytes.all.current"] == 3 << 20
         assert sidecar["mem_get_info"] == {"0": [60 << 30, 64 << 30]}
     assert sidecar["gap_us"] >= 0 and sidecar["gap_events_at_most"] == 0
-    assert set(sidecar["capture_ms"]) == {"statistics", "snapshot", "clear"}
+    assert set(sidecar["capture_ms"]) == {"settle", "statistics", "snapshot", "clear"}
     assert "dropped_events" not in sidecar and "missing_events" not in sidecar
 
 
@@ -152,6 +152,12 @@ def test_npu_has_a_workspace_in_every_snapshot(train, receiver):
     for snapshot in receiver.snapshots:
         actions = [event["action"] for event in snapshot.content["device_traces"][0][:3]]
         assert actions == ["workspace_snapshot", "segment_alloc", "alloc"]
+
+
+def test_start_uses_no_device(train, backend):
+    name, loop, env = backend
+    loop = loop.replace("    model =", "    assert not device.is_initialized() and device.calls == []\n    model =")
+    train(loop, TIDEGAUGE_ALSO="oom,exception,sigterm,exit", **env)
 
 
 def test_memory_that_runs_out_is_seen_by_the_observer_of_each_kind(train, receiver, backend):

@@ -55,6 +55,15 @@ impl Training {
         Self { ranks: ranks.collect(), folder }
     }
 
+    /// Starts one rank of `script`, with settings for the agent as environment variables.
+    pub fn one(script: &str, n_steps: u32, env: &[(&str, &str)]) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder can be made");
+        let mut command = Command::new("bash");
+        command.arg(ours("fake-cuda/run.sh")).arg(torch_venv()).arg(TORCH);
+        let rank = start(command, script, n_steps, folder.path(), 0, env);
+        Self { ranks: vec![rank], folder }
+    }
+
     /// Starts `npu.py`, which trains on a double of torch_npu.
     pub fn npu(n_steps: u32, env: &[(&str, &str)]) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder can be made");
@@ -69,6 +78,15 @@ impl Training {
         for Rank(child) in &mut self.ranks {
             let stdin = child.as_mut().and_then(|child| child.stdin.as_mut());
             stdin.expect("the rank still runs").write_all(b"\n").expect("the rank listens");
+        }
+    }
+
+    /// Sends all ranks a signal by its name.
+    pub fn signal(&self, name: &str) {
+        for Rank(child) in &self.ranks {
+            let pid = child.as_ref().expect("the rank still runs").id().to_string();
+            let sent = Command::new("kill").args(["-s", name, &pid]).status().expect("there is a kill");
+            assert!(sent.success(), "no signal for {pid}");
         }
     }
 

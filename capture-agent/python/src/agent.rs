@@ -17,7 +17,11 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use pyo3::{prelude::*, sync::MutexExt as _, types::PyCFunction};
+use pyo3::{
+    prelude::*,
+    sync::MutexExt as _,
+    types::{PyCFunction, PyDict, PyTuple},
+};
 use tidegauge_capture_agent::{
     notices::{Level, Notices},
     occasions::Occasions,
@@ -47,7 +51,7 @@ static GENERATION: AtomicUsize = AtomicUsize::new(0);
 static OWNER: AtomicU32 = AtomicU32::new(0);
 
 /// The backend, where it cannot tell when its device is first used.
-static WAITING: Mutex<Option<Torch>> = Mutex::new(None);
+static WAITING: Mutex<Option<Device>> = Mutex::new(None);
 static IS_WAITING: AtomicBool = AtomicBool::new(false);
 
 /// The longest wait for a thread that is busy with the session when memory runs out or the process must end.
@@ -113,7 +117,7 @@ pub(crate) fn start(py: Python<'_>, keywords: &BTreeMap<&str, String>) {
         return notices().say_once("started-twice", "start() again is ignored: it records already");
     }
     match prepare(py, keywords) {
-        Ok(Some((session, torch, also))) => begin(py, session, &torch, also),
+        Ok(Some((session, torch, also))) => begin(py, session, torch, also),
         Ok(None) => {}
         Err(sentence) => notices().say(format_args!("nothing is recorded: {sentence}")),
     }
@@ -133,50 +137,69 @@ fn prepare(
     Ok(Some((session, torch, also)))
 }
 
-fn begin(py: Python<'_>, new: Session, torch: &Torch, also: Occasions) {
+fn begin(py: Python<'_>, new: Session, torch: Torch, also: Occasions) {
     if new.is_chosen() {
         torch.warm_up(py);
     }
     *session(py) = Some(new);
     OWNER.store(std::process::id(), Ordering::Relaxed);
-    if let Err(error) = life::follow(py, torch, also).and_then(|()| begin_when_initialized(py, torch)) {
+    let device = Device { torch, also };
+    if let Err(error) = life::follow(py, also).and_then(|()| device.begin_when_used(py)) {
         notices().say(format_args!("nothing is recorded: {error}"));
     }
 }
 
-fn begin_when_initialized(py: Python<'_>, torch: &Torch) -> PyResult<()> {
-    let begin = |py: Python<'_>| quietly(|| with_session(py, Session::begin));
-    if torch.is_initialized(py)? {
-        begin(py);
-        return Ok(());
+/// A backend whose device the program may not have used yet.
+struct Device {
+    torch: Torch,
+    also: Occasions,
+}
+
+impl Device {
+    fn begin_when_used(self, py: Python<'_>) -> PyResult<()> {
+        if self.torch.is_initialized(py)? {
+            self.begin(py);
+            return Ok(());
+        }
+        let used = Self { torch: self.torch.clone_ref(py), ..self };
+        let callback = move |arguments: &Bound<'_, PyTuple>, _: Option<&Bound<'_, PyDict>>| {
+            quietly(|| used.begin(arguments.py()));
+        };
+        let callback = PyCFunction::new_closure(py, None, None, callback)?;
+        if !self.torch.when_initialized(py, callback.as_any())? {
+            *WAITING.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner) = Some(self);
+            IS_WAITING.store(true, Ordering::Relaxed);
+        }
+        Ok(())
     }
-    let callback = PyCFunction::new_closure(py, None, None, move |arguments, _| begin(arguments.py()))?;
-    if !torch.when_initialized(py, callback.as_any())? {
-        let torch = torch.clone_ref(py);
-        *WAITING.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner) = Some(torch);
-        IS_WAITING.store(true, Ordering::Relaxed);
+
+    fn begin(&self, py: Python<'_>) {
+        with_session(py, Session::begin);
+        if let Err(error) = life::follow_out_of_memory(py, &self.torch, self.also) {
+            notices().say(format_args!("running out of memory is not noticed: {error}"));
+        }
     }
-    Ok(())
 }
 
 /// Begins now, where nobody tells when the program first uses its device and it has by now.
-fn begin_if_initialized(py: Python<'_>) {
+fn begin_if_used(py: Python<'_>) {
     if !IS_WAITING.load(Ordering::Relaxed) || !is_owner() {
         return;
     }
-    let mut waiting = WAITING.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner);
-    if waiting.as_ref().is_some_and(|torch| torch.is_initialized(py).unwrap_or(false)) {
-        *waiting = None;
+    let used = {
+        let mut waiting = WAITING.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner);
+        waiting.take_if(|device| device.torch.is_initialized(py).unwrap_or(false))
+    };
+    if let Some(device) = used {
         IS_WAITING.store(false, Ordering::Relaxed);
-        drop(waiting);
-        with_session(py, Session::begin);
+        device.begin(py);
     }
 }
 
 /// The end of a step.
 pub(crate) fn step(py: Python<'_>, n: Option<u64>) {
     with_session(py, |session| session.step(n));
-    begin_if_initialized(py);
+    begin_if_used(py);
 }
 
 /// Does something with the session of this process, if it has one.

@@ -57,15 +57,14 @@ struct Handlers {
 /// SIGTERM came while the main thread was inside a call of ours.
 static IS_TERMINATED: AtomicBool = AtomicBool::new(false);
 
-/// Puts everything in place that `also` asks for.
+/// Puts everything in place that `also` asks for and that needs no device.
 ///
 /// # Errors
 /// When Python lacks what it has had for ever.
-pub(crate) fn follow(py: Python<'_>, torch: &Torch, also: Occasions) -> PyResult<()> {
+pub(crate) fn follow(py: Python<'_>, also: Occasions) -> PyResult<()> {
     follow_exit(py)?;
     follow_forks(py)?;
-    let observes = !also.contains(Occasion::Oom) || observe_oom(py, torch)?;
-    if (also.contains(Occasion::Exception) || !observes) && EXCEPTIONS.is_first() {
+    if also.contains(Occasion::Exception) {
         follow_exceptions(py)?;
     }
     if also.contains(Occasion::Sigterm) {
@@ -148,21 +147,30 @@ fn let_sigterm_go(py: Python<'_>) -> PyResult<()> {
     signal.call_method1("pthread_sigmask", (signal.getattr("SIG_SETMASK")?, before)).map(drop)
 }
 
-/// Whether somebody will tell. The observer runs in the failing thread, before the error is raised.
-fn observe_oom(py: Python<'_>, torch: &Torch) -> PyResult<bool> {
-    static IS_OBSERVED: AtomicBool = AtomicBool::new(false);
-    if OUT_OF_MEMORY.is_first() {
-        let observer = PyCFunction::new_closure(py, None, None, |arguments: &Bound<'_, PyTuple>, _| {
-            quietly(|| {
-                with_session_soon(arguments.py(), |session| session.happened(Occasion::Oom));
-            });
-        })?;
-        IS_OBSERVED.store(torch.observe_oom(py, observer.as_any()), Ordering::Relaxed);
+/// Has somebody tell when memory runs out: an observer, which runs in the failing thread before the error is raised,
+/// or else whoever sees errors that nobody caught. Once the device is in use: to attach one may use it.
+///
+/// # Errors
+/// When Python lacks what it has had for ever.
+pub(crate) fn follow_out_of_memory(py: Python<'_>, torch: &Torch, also: Occasions) -> PyResult<()> {
+    if !also.contains(Occasion::Oom) || !OUT_OF_MEMORY.is_first() {
+        return Ok(());
     }
-    Ok(IS_OBSERVED.load(Ordering::Relaxed))
+    let observer = PyCFunction::new_closure(py, None, None, |arguments: &Bound<'_, PyTuple>, _| {
+        quietly(|| {
+            with_session_soon(arguments.py(), |session| session.happened(Occasion::Oom));
+        });
+    })?;
+    match torch.observe_oom(py, observer.as_any()) {
+        true => Ok(()),
+        false => follow_exceptions(py),
+    }
 }
 
 fn follow_exceptions(py: Python<'_>) -> PyResult<()> {
+    if !EXCEPTIONS.is_first() {
+        return Ok(());
+    }
     chain(py, "sys", |arguments| arguments.get_item(0))?;
     if py.import("sys")?.getattr("modules")?.contains("threading")? {
         chain(py, "threading", |arguments| arguments.get_item(0)?.getattr("exc_type"))?;

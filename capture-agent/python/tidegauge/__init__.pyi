@@ -17,9 +17,12 @@ def start(
     window: Literal["since_previous", "step"] | None = None,
     growth: float | Literal["off"] | None = None,
     growth_pause: int | None = None,
+    also: str | Iterable[Literal["oom", "exception", "sigterm", "exit"]] | None = None,
     stacks: Literal["python", "all"] | None = None,
     context: Literal["all", "alloc", "state"] | None = None,
     max_entries: int | None = None,
+    takeover: bool | None = None,
+    max_capture_percent: int | None = None,
     strip_paths: Iterable[str] | str | None = None,
     paths: Literal["keep", "hash", "drop"] | None = None,
     role: str | None = None,
@@ -54,9 +57,13 @@ def start(
     growth: A factor, such as 1.2: a step whose peak is that much above the median of recent steps takes a snapshot.
         Default: off.
     growth_pause: At most one snapshot of growth in so many steps. Default: 100.
+    also: On which occasions beside steps: ``"oom"``, ``"exception"``, ``"sigterm"``, ``"exit"``, or ``"none"``.
+        Default: ``"oom"``.
     stacks: "python" (the default), or "all" to add C++ frames, which makes snapshots very slow to take.
     context: For which events stacks are kept. Default: "all".
     max_entries: The most events that are kept for one snapshot. Default: 100000.
+    takeover: Record as chosen here even if somebody else records already. Default: look on.
+    max_capture_percent: Recording is switched off when snapshots take more of the time than this. Default: 10.
     strip_paths: Beginnings that are left out of the paths in stacks, before anything leaves the process:
         ``["/home/me/", "/opt/venv/lib/"]``. Default: none.
     paths: What becomes of the rest of each path: it stays, a hash stands for it, or nothing does. Default: "keep".
@@ -83,6 +90,13 @@ def step(n: SupportsIndex | None = None) -> None:
 
 def snapshot(reason: str | None = None) -> None:
     """Take a snapshot now, amid a step, named for its reason ("validation")."""
+
+def own(*, model: object = None, optimizer: object = None) -> None:
+    """Let snapshots say which memory belongs to ``model`` and ``optimizer``, by the names of their modules.
+
+    Both are held by weak references. At each snapshot their parameters, gradients, buffers and optimizer state are
+    asked where they lie; nothing is allocated or copied for it. Call it again for further ones.
+    """
 
 def stop() -> None:
     """End recording and send what is left, for as long as ``flush_secs`` allows. Called at exit by itself."""

@@ -49,12 +49,19 @@ def backend(name, allocator, is_available):
     return module
 
 
-def internals(name, prefix, allocator):
-    """The vendor's C module: whether anybody records, and who is told when memory runs out."""
+def internals(name, prefix, device):
+    """The vendor's C module: whether anybody records, and who is told when memory runs out. To ask for that may use
+    the device: who knows."""
+    allocator = device.allocator
+
+    def attach(observer):
+        device.init()
+        allocator.observers.append(observer)
+
     module = sys.modules.setdefault(name, types.ModuleType(name))
     setattr(module, f"_{prefix}_isHistoryEnabled", lambda: allocator.is_recording)
     if prefix != "xpu":
-        setattr(module, f"_{prefix}_attach_out_of_memory_observer", allocator.observers.append)
+        setattr(module, f"_{prefix}_attach_out_of_memory_observer", attach)
     return module
 
 

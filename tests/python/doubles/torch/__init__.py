@@ -13,7 +13,7 @@ __version__ = os.environ.get("DOUBLE_TORCH", "2.9.1+cu128")
 _minor = int(__version__.split(".")[1])
 
 cuda = backend("cuda", Allocator(has_time=True, has_workspace=False), os.environ.get("DOUBLE_CUDA", "1") == "1")
-_C = internals("torch._C", "cuda", cuda.allocator)
+_C = internals("torch._C", "cuda", cuda)
 uint8 = "uint8"
 if _minor < 5:
     # Before 2.5 the error is cuda's.
@@ -70,7 +70,7 @@ if os.environ.get("DOUBLE_XPU", "0") == "1":
         xpu = in_the_image_of_cuda(
             "xpu", xpu.allocator, ("context", "stacks", "max_entries", "clear_history", "skip_actions")
         )
-        internals("torch._C", "xpu", xpu.allocator)
+        internals("torch._C", "xpu", xpu)
     xpu.is_available = lambda: True
 
 mtia = backend("mtia", Allocator(has_time=True, has_workspace=False), os.environ.get("DOUBLE_MTIA", "0") == "1")

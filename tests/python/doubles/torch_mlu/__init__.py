@@ -13,5 +13,5 @@ torch.mlu = in_the_image_of_cuda(
     Allocator(has_time=True, has_workspace=False),
     ("context", "stacks", "max_entries", "device", "clear_history", "compile_context", "skip_actions"),
 )
-_MLUC = internals("torch_mlu._MLUC", "mlu", torch.mlu.allocator)
+_MLUC = internals("torch_mlu._MLUC", "mlu", torch.mlu)
 sys.modules["torch.mlu"] = torch.mlu

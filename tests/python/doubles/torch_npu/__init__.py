@@ -41,7 +41,7 @@ def _dump_snapshot(filename="dump_snapshot.pickle"):
 npu.memory._record_memory_history = _record_memory_history
 npu.memory._snapshot = snapshot_of(npu.allocator)
 npu.memory._dump_snapshot = _dump_snapshot
-_C = internals("torch_npu._C", "npu", npu.allocator)
+_C = internals("torch_npu._C", "npu", npu)
 torch.npu = npu
 sys.modules["torch.npu"] = npu
 
