@@ -160,7 +160,7 @@ def test_one_death_is_one_snapshot_though_it_is_seen_twice(train, receiver):
 
 def test_the_exit_is_an_occasion_of_its_own(train, receiver):
     body = "tidegauge.step(); tidegauge.step(); sys.exit(5)"
-    train(OOM.format(body=body), status=5, TIDEGAUGE_ALSO="exit")
+    train(OOM.format(body=body).replace("steps=[1]", "steps=[1], also=['oom', 'exit']"), status=5)
     assert [(s.label, s.sidecar["reason"]) for s in in_order(receiver)] == [("1", "step"), ("2-3", "exit")]
 
 

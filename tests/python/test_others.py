@@ -64,6 +64,12 @@ def test_it_is_stated_also_where_events_have_no_time_and_every_step_is_the_same(
     assert starts == [0, *lengths[:-1]]
 
 
+def test_a_window_whose_beginning_their_ring_has_lost_is_said_to_be_torn(train, receiver):
+    done = train(ROUND.format(first=THEIRS.replace("1000", "4"), amid="pass"))
+    assert [s.sidecar.get("torn_windows") for s in receiver.snapshots] == [None, ["0"], ["0"]]
+    assert done.said.count("events of this window may be missing") == 2 and "1 more time:" in done.said
+
+
 def test_takeover_records_as_chosen_and_switches_off_at_the_end(train, receiver):
     done = train(ROUND.format(first=THEIRS, amid="pass"), TIDEGAUGE_TAKEOVER="1")
     calls, is_recording, _ = ended(done)

@@ -154,7 +154,7 @@ def test_lines_go_to_logging_where_the_program_has_set_it_up(train, receiver):
     done = train(script.format(setup=setup))
     assert done.said.splitlines() == [
         f"INFO tidegauge: recording run run, steps none, to {receiver.address}",
-        "WARNING tidegauge: rank 0: start() again is ignored: it records already",
-    ] or done.said.splitlines()[1].startswith("WARNING tidegauge: start() again")
+        "WARNING tidegauge: start() again is ignored: it records already",
+    ]
     done = train(script.format(setup="logging.getLogger('tidegauge').addFilter(lambda _: 1 / 0)"))
     assert "tidegauge: recording run run" in done.said and "ZeroDivisionError" not in done.said
