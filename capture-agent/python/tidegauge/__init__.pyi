@@ -2,7 +2,7 @@ import os
 from collections.abc import Iterable
 from typing import Literal, SupportsIndex
 
-__all__ = ["__version__", "snapshot", "start", "step", "stop"]
+__all__ = ["__version__", "own", "snapshot", "start", "step", "stop"]
 
 __version__: str
 
@@ -21,10 +21,10 @@ def start(
     stacks: Literal["python", "all"] | None = None,
     context: Literal["all", "alloc", "state"] | None = None,
     max_entries: int | None = None,
-    takeover: bool | None = None,
-    max_capture_percent: int | None = None,
     strip_paths: Iterable[str] | str | None = None,
     paths: Literal["keep", "hash", "drop"] | None = None,
+    takeover: bool | None = None,
+    max_capture_percent: int | None = None,
     role: str | None = None,
     rank: int | None = None,
     outbox: str | os.PathLike[str] | None = None,
