@@ -864,6 +864,38 @@ mod tests {
     }
 
     #[test]
+    fn what_is_handed_over_is_written_and_left_to_who_sends() {
+        let (server, outbox, double) =
+            (FakeServer::that_takes_all(), TempDir::new().unwrap(), Double::default());
+        let keywords = [("run", "handed"), ("send", "sidecar"), ("flush_secs", "3600")];
+        train(&mut session(&server.address, &outbox, &double, &keywords), &double);
+        assert!(server.received().is_empty());
+        assert_eq!(snapshots_below(&outbox.path().join("handed/node1-42")), 3);
+        assert!(outbox.path().join("handed/node1-42/handed-over").exists());
+        let said = SAID.lock().unwrap().join("\n");
+        assert!(!said.contains(&format!("push --outbox {} ", outbox.path().display())), "{said}");
+    }
+
+    #[test]
+    fn an_outbox_without_room_costs_its_snapshots_and_says_how_many() {
+        let (server, outbox, double) =
+            (FakeServer::that_takes_all(), TempDir::new().unwrap(), Double::default());
+        train(
+            &mut session(&server.address, &outbox, &double, &[("outbox_bytes", "10"), ("run", "full")]),
+            &double,
+        );
+        assert!(server.received().is_empty());
+        let said = SAID.lock().unwrap().join("\n");
+        assert!(said.contains("rank0_step10 is lost: cannot write to the outbox"), "{said}");
+        assert!(
+            said.contains("the outbox is full (at most 10 B, with 1.00 GiB left free on its disk)"),
+            "{said}"
+        );
+        assert!(said.contains("3 snapshots were given up in all"), "{said}");
+        assert_eq!(std::fs::read_dir(outbox.path()).unwrap().count(), 0);
+    }
+
+    #[test]
     fn paths_are_written_for_shells() {
         assert_eq!(shell_word(Path::new("/a/b-c")), "/a/b-c");
         assert_eq!(shell_word(Path::new("/a b/it's")), r"'/a b/it'\''s'");
