@@ -75,7 +75,7 @@ fn from_file(bytes: &[u8], folder: &Path) -> Result<Library, NativeError> {
     let loaded =
         fs::create_dir_all(folder).and_then(|()| fs::write(&path, bytes)).map_err(failed).and_then(|()| {
             let name = CString::new(path.as_os_str().as_bytes());
-            Library::open(&name.map_err(|_| NativeError("a folder's name holds a zero byte".to_owned()))?)
+            Library::open(&name.map_err(|error| NativeError(format!("{}: {error}", path.display())))?)
         });
     fs::remove_file(&path).ok();
     loaded
