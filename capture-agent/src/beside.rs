@@ -28,6 +28,8 @@ pub type Read = Box<dyn Fn() -> Result<Vec<u8>, String> + Send>;
 /// The thread, and its end.
 #[derive(Debug)]
 pub struct Beside {
+    /// Of the process that has the thread; a forked child inherits only this.
+    pid: u32,
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
@@ -67,7 +69,7 @@ impl Beside {
         let of_thread = Arc::clone(&shared);
         let thread =
             thread::Builder::new().name("tidegauge-read".to_owned()).spawn(move || of_thread.run(&read))?;
-        Ok(Self { shared, thread: Some(thread) })
+        Ok(Self { pid: std::process::id(), shared, thread: Some(thread) })
     }
 
     /// Asks for the history, and waits a moment until reading has begun. The caller must not hold a lock that
@@ -114,6 +116,9 @@ impl Beside {
 impl Drop for Beside {
     /// Waits for the call in progress: a thread that is inside PyTorch while the interpreter ends would not survive it.
     fn drop(&mut self) {
+        if self.pid != std::process::id() {
+            return;
+        }
         self.shared.lock().is_over = true;
         self.shared.changed.notify_all();
         if let Some(thread) = self.thread.take() {

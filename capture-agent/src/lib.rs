@@ -23,6 +23,7 @@ pub mod backend;
 pub mod taking;
 pub mod beside;
 pub mod ring;
+pub mod proof;
 pub mod courier;
 pub mod outbox;
 pub mod redaction;
