@@ -100,6 +100,11 @@ impl Beside {
         self.shared.lock().failure.clone()
     }
 
+    /// Waits until everything that was asked for is read, `longest` at most.
+    pub fn drain(&self, longest: Duration) {
+        drop(self.shared.wait(longest, |state| state.asked.is_empty() && !state.is_calling));
+    }
+
     /// Before a fork: waits until no call is in progress, `longest` at most, and lets none begin. Returns whether none is.
     pub fn pause(&self, longest: Duration) -> bool {
         self.shared.lock().is_paused = true;
@@ -217,6 +222,17 @@ mod tests {
         assert!(second.answer.recv_timeout(Duration::from_millis(50)).is_err(), "it began during the fork");
         beside.resume();
         assert_eq!(second.bytes(), Ok(vec![1]));
+    }
+
+    #[test]
+    fn draining_waits_for_what_was_asked_for_and_not_for_ever() {
+        let (beside, go) = gated();
+        let (first, second) = (beside.begin().unwrap(), beside.begin().unwrap());
+        beside.drain(Duration::from_millis(10));
+        go.send(()).unwrap();
+        go.send(()).unwrap();
+        beside.drain(Duration::from_secs(20));
+        assert!(first.answer.try_recv().is_ok() && second.answer.try_recv().is_ok());
     }
 
     #[test]

@@ -288,6 +288,10 @@ impl Trace<'_> {
         Counts::of_event(self.snapshot.trace.action[self.device.events.start + event])
     }
 
+    fn is_counted(&self, event: usize) -> bool {
+        self.of_event(event) != Counts::default()
+    }
+
     /// What some of its events count up.
     fn counted(&self, events: Range<usize>) -> Counts {
         // A trace has fewer events than a number has room for.
@@ -312,7 +316,7 @@ impl Trace<'_> {
         let slack = MAX_TIME_DIFFERENCE_US as i64;
         let [began, ended] = mark.between_us;
         let before = place.checked_sub(1).and_then(time);
-        let after = (place < self.len()).then(|| time(place)).flatten();
+        let after = (place..self.len()).find(|event| self.is_counted(*event)).and_then(time);
         before.is_none_or(|before| before <= ended.saturating_add(slack))
             && after.is_none_or(|after| after >= began.saturating_sub(slack))
     }
@@ -329,8 +333,7 @@ impl Trace<'_> {
     fn at_time(&self, time_us: i64) -> usize {
         let times = self.snapshot.trace.time_us.get(self.device.events.clone());
         let place = times.map_or(self.len(), |times| times.partition_point(|time| *time <= time_us));
-        let is_counted = |event: &usize| self.of_event(*event) != Counts::default();
-        (0..place).rev().find(is_counted).map_or(0, |event| event + 1)
+        (0..place).rev().find(|event| self.is_counted(*event)).map_or(0, |event| event + 1)
     }
 
     /// Where an earlier trace ended in this one, when nothing was pushed out since.
@@ -384,6 +387,7 @@ mod tests {
         events: Vec<(Action, i64)>,
         ring: usize,
         n_pushed_out: usize,
+        waited_us: i64,
     }
 
     impl History {
@@ -401,13 +405,13 @@ mod tests {
                     _ => &[Action::SNAPSHOT],
                 };
                 for action in actions {
-                    self.events.push((*action, 1_000_000 + 200 * self.events.len() as i64));
+                    self.events.push((*action, self.now_us() + 100));
                 }
             }
         }
 
         fn now_us(&self) -> i64 {
-            1_000_000 + 200 * self.events.len() as i64 - 100
+            1_000_000 + self.waited_us + 200 * self.events.len() as i64 - 100
         }
 
         fn statistics(&self) -> Statistics {
@@ -491,6 +495,15 @@ mod tests {
         let (window, windowed) = story.window("o", "");
         assert_eq!(window, 13..19);
         assert!(windowed.dropped.is_empty() && windowed.by_clock.is_empty());
+    }
+
+    #[test]
+    fn the_mark_of_a_snapshot_that_stands_at_an_end_may_be_much_older() {
+        let mut story = Story::of(1000);
+        story.window("aa", "");
+        story.history.waited_us += 1_000_000;
+        let (window, windowed) = story.window("", "a");
+        assert_eq!((window, windowed.by_clock), (2..2, vec![]));
     }
 
     #[test]

@@ -36,6 +36,9 @@ use crate::{agent::notices, torch::Torch};
 /// it uses the device, which CUDA does not let it anyway.
 const FORK_PATIENCE: Duration = Duration::from_secs(10);
 
+/// The longest that emptying or ending a history waits for snapshots of it that are still being read.
+const READ_PATIENCE: Duration = Duration::from_secs(60);
+
 /// What the child runs.
 const TRIAL: &str = "import sys, tidegauge._agent as agent; agent._prove(int(sys.argv[1]))";
 
@@ -106,6 +109,15 @@ impl NativeWay {
         };
         // Reading needs the interpreter where stacks become text.
         Python::attach(|py| py.detach(|| beside.begin()))
+    }
+
+    /// Waits until what was asked for is read: the history is about to go.
+    pub(crate) fn drain(&self) {
+        let beside = match &self.lock().state {
+            State::Ready(beside) => Arc::clone(beside),
+            _ => return,
+        };
+        Python::attach(|py| py.detach(|| beside.drain(READ_PATIENCE)));
     }
 
     fn settle(&self, state: State) {

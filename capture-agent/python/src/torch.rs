@@ -259,11 +259,13 @@ impl Recorder for Torch {
     }
 
     fn clear(&mut self, recording: &Recording) -> Result<(), RecorderError> {
+        self.native.drain();
         let calls = self.backend.clear(self.version, recording);
         attached(|py| self.record_memory_history(py, &calls))
     }
 
     fn stop(&mut self) -> Result<(), RecorderError> {
+        self.native.drain();
         attached(|py| self.record_memory_history(py, &[self.backend.stop()]))
     }
 
