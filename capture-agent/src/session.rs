@@ -7,15 +7,9 @@
 //! No method fails: what goes wrong is said, and after [`MAX_FAILURES`] in a row the session stands down. Only
 //! [`Session::stop`] waits for the network, for as long as the settings allow.
 
-use std::{
-    collections::BTreeMap,
-    io,
-    path::Path,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{io, path::Path, sync::Arc, time::Duration};
 
-use tidegauge_api::{Place, Sidecar, sidecar};
+use tidegauge_api::Place;
 use tidegauge_snapshot::words::size;
 
 use crate::{
@@ -24,9 +18,10 @@ use crate::{
     notices::Notices,
     outbox::Outbox,
     plan::{Due, Steps, Windows},
-    recorder::{Group, Recorder, RecorderError, Statistics, Unwritten},
+    recorder::{Group, Recorder},
     request::Lookout,
     settings::Settings,
+    taking::{Taken, Taking},
     whereabouts::{Surroundings, Whereabouts},
 };
 
@@ -70,6 +65,8 @@ pub struct Session {
     is_settled: bool,
     n_failures: u32,
     state: State,
+    /// There once recording began.
+    taking: Option<Taking>,
     /// There once recording began, until the end: what was taken is sent even after standing down.
     courier: Option<Courier>,
     /// There while recording, where the system gave it a thread.
@@ -98,6 +95,7 @@ impl Session {
         let whereabouts = Whereabouts::find(&settings.said, surroundings(&process, recorder.group()));
         let growth = settings.growth.map(Growth::new);
         let (is_settled, n_failures, state, courier, lookout) = (false, 0, State::Waiting, None, None);
+        let taking = None;
         Self {
             settings,
             recorder,
@@ -108,6 +106,7 @@ impl Session {
             is_settled,
             n_failures,
             state,
+            taking,
             courier,
             lookout,
             growth,
@@ -251,7 +250,8 @@ impl Session {
         let Whereabouts { run, host, pid, .. } = &self.whereabouts;
         let outbox = Outbox::open(&self.settings.outbox, run, &format!("{host}-{pid}"), self.settings.room);
         let outbox = outbox.map_err(|error| error.to_string())?.redacting(self.settings.redaction.clone());
-        self.recorder.record(&self.settings.recording).map_err(|error| error.to_string())?;
+        let taking = Taking::begin(&mut *self.recorder, &self.settings, self.process.now_us);
+        self.taking = Some(taking.map_err(|error| error.to_string())?);
         let (server, notices) = (self.settings.server.clone(), Arc::clone(&self.notices));
         let courier = Courier::start(outbox, server, self.settings.send, notices);
         if courier.is_err() {
@@ -273,7 +273,8 @@ impl Session {
         if self.state != State::Recording {
             return;
         }
-        match self.recorder.clear(&self.settings.recording) {
+        let forgotten = self.taking.as_mut().map(|taking| taking.forget(&mut *self.recorder, &self.settings));
+        match forgotten.unwrap_or(Ok(())) {
             Ok(()) => self.windows.cleared(),
             Err(error) => self.failed(&format!("the history cannot be cleared: {error}")),
         }
@@ -290,14 +291,15 @@ impl Session {
             self.notices.say("no snapshot: earlier ones are still being written; its events go to the next");
             return false;
         }
-        let Taken { unwritten, mut sidecar, is_cleared } =
-            match take(&mut *self.recorder, &self.settings, (self.process.now_us)()) {
-                Ok(taken) => taken,
-                Err(error) => {
-                    self.failed(&format!("no snapshot: {error}"));
-                    return false;
-                }
-            };
+        let taken = self.taking.as_mut().map(|taking| taking.take(&mut *self.recorder, &self.settings));
+        let Taken { unwritten, mut sidecar, is_cleared } = match taken {
+            Some(Ok(taken)) => taken,
+            Some(Err(error)) => {
+                self.failed(&format!("no snapshot: {error}"));
+                return false;
+            }
+            None => return false,
+        };
         self.n_failures = 0;
         sidecar.place = Place {
             first_step: steps.first,
@@ -378,48 +380,6 @@ fn name(rank: u32, steps: Steps, reason: &str) -> String {
     format!("rank{rank}{step}{reason}")
 }
 
-struct Taken {
-    unwritten: Box<dyn Unwritten>,
-    sidecar: Sidecar,
-    is_cleared: Result<(), RecorderError>,
-}
-
-/// Reads the history and clears it at once, whatever else happens: between the two, and only there, events of
-/// other threads can be lost. How long that took, and how many they can be at most, goes into the sidecar.
-fn take(recorder: &mut dyn Recorder, settings: &Settings, now_us: i64) -> Result<Taken, RecorderError> {
-    recorder.settle()?;
-    let started = Instant::now();
-    let before = recorder.statistics().unwrap_or_default();
-    let counted = Instant::now();
-    let unwritten = recorder.read()?;
-    let read = Instant::now();
-    let is_cleared = recorder.clear(&settings.recording);
-    let cleared = Instant::now();
-    let after = recorder.statistics().unwrap_or_default();
-
-    let millis = |from: Instant, to: Instant| (to - from).as_secs_f64() * 1e3;
-    let mut sidecar = Sidecar {
-        sidecar: sidecar::VERSION,
-        window: Some(settings.window.as_str().to_owned()),
-        captured_at_us: Some(now_us),
-        capture_ms: BTreeMap::from([
-            ("statistics".to_owned(), millis(started, counted) + millis(cleared, Instant::now())),
-            ("snapshot".to_owned(), millis(counted, read)),
-            ("clear".to_owned(), millis(read, cleared)),
-        ]),
-        // Reading copies the trace somewhere within its time: all of it counts.
-        gap_us: u64::try_from((cleared - counted).as_micros()).ok(),
-        ..Sidecar::default()
-    };
-    sidecar.versions.insert("tidegauge".to_owned(), env!("CARGO_PKG_VERSION").to_owned());
-    let n_events_in_gap = after.n_events().saturating_sub(before.n_events());
-    sidecar.more.insert("gap_events_at_most".to_owned(), n_events_in_gap.into());
-    let Statistics { memory_stats, mem_get_info } = before;
-    (sidecar.memory_stats, sidecar.mem_get_info) = (memory_stats, mem_get_info);
-    recorder.describe(&settings.recording, &mut sidecar);
-    Ok(Taken { unwritten, sidecar, is_cleared })
-}
-
 /// A path as a shell takes it.
 fn shell_word(path: &Path) -> String {
     let path = path.display().to_string();
@@ -430,18 +390,22 @@ fn shell_word(path: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use std::{
+        collections::BTreeMap,
         io::{self, Write as _},
         net::TcpListener,
         sync::Mutex,
+        time::Instant,
     };
 
     use tempfile::TempDir;
+    use tidegauge_api::Sidecar;
 
     use super::*;
     use crate::{
         backend::Recording,
         fake_server::{Answer, FakeServer, Received},
         outbox::Draft,
+        recorder::{RecorderError, Statistics, Unwritten},
         request,
     };
 
@@ -526,7 +490,7 @@ mod tests {
     }
 
     impl Unwritten for Written {
-        fn write(self: Box<Self>, mut draft: Draft) -> io::Result<Draft> {
+        fn write(self: Box<Self>, mut draft: Draft, _: &mut Sidecar) -> io::Result<Draft> {
             if self.fails {
                 return Err(io::Error::other("the disk is full"));
             }

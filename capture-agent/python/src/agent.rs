@@ -73,6 +73,7 @@ fn prepare(py: Python<'_>, keywords: &BTreeMap<&str, String>) -> Result<Option<(
         return Ok(None);
     }
     let torch = Torch::find(py)?;
+    torch.native().choose(settings.way, &settings.outbox);
     let process = process(py).map_err(|error| error.to_string())?;
     let session = Session::new(settings, Box::new(torch.clone_ref(py)), process, Arc::clone(notices()));
     Ok(Some((session, torch)))
