@@ -247,10 +247,10 @@ fn write_all(shared: &Shared) {
     }
 }
 
-fn write(shared: &Shared, Parcel { unwritten, sidecar, name }: Parcel) -> Result<(), String> {
+fn write(shared: &Shared, Parcel { unwritten, mut sidecar, name }: Parcel) -> Result<(), String> {
     let worth = Worth::of(sidecar.place.reason.as_deref());
     let draft = shared.outbox.draft_worth(worth, &name).map_err(|error| error.to_string())?;
-    let draft = unwritten.write(draft).map_err(|error| error.to_string())?;
+    let draft = unwritten.write(draft, &mut sidecar).map_err(|error| error.to_string())?;
     draft.finish(sidecar).map_err(|error| error.to_string())?;
     Ok(())
 }

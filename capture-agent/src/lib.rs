@@ -1,13 +1,14 @@
 //! Takes memory snapshots in a training process and sends them to a server.
 //!
 //! A [`session`] is told where steps end. When the [`plan`] says so it asks a [`recorder`] (cuda, npu: the
-//! [`backend`] table) for the history, has it cleared at once and hands it to the [`courier`], whose threads
+//! [`backend`] table) for the history ([`taking`]) and hands it to the [`courier`], whose threads
 //! write it to the [`outbox`] on disk and then [`push`] it. Nothing here knows Python, and nothing here makes
 //! the training thread wait for the network.
 //!
 //! ```text
 //! step(n) ─ plan ─ recorder: read, clear ─ courier: write ─ outbox ─ courier: push ─ server
 //!           training thread                 one thread               another thread
+//! step(n) ─ plan ─ recorder: count ─────── beside: read ─ courier: cut, write ─ …      the native way
 //! ```
 
 pub mod session;
@@ -22,6 +23,10 @@ pub mod whereabouts;
 pub mod recorder;
 pub mod reckoning;
 pub mod backend;
+pub mod taking;
+pub mod beside;
+pub mod ring;
+pub mod proof;
 pub mod courier;
 pub mod outbox;
 pub mod redaction;

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, io};
 use serde_json::Value;
 use tidegauge_api::Sidecar;
 
-use crate::{backend::Recording, outbox::Draft, reckoning::Seen};
+use crate::{backend::Recording, beside::Pending, outbox::Draft, reckoning::Seen};
 
 /// Keeps a memory history: torch in training, a double in tests.
 ///
@@ -55,6 +55,19 @@ pub trait Recorder: Send {
         Seen::default()
     }
 
+    /// The way in which the next snapshot is to be taken; it may change from one to the next.
+    fn way(&mut self) -> Way {
+        Way::Python
+    }
+
+    /// Has another thread read the history, in the native way; see [`crate::beside`].
+    ///
+    /// # Errors
+    /// When it cannot.
+    fn read_beside(&mut self) -> Result<Pending, RecorderError> {
+        Err(RecorderError("this recorder has no native way".to_owned()))
+    }
+
     /// Empties the history and goes on recording in the same way.
     ///
     /// # Errors
@@ -74,13 +87,32 @@ pub trait Recorder: Send {
     fn describe(&self, recording: &Recording, sidecar: &mut Sidecar);
 }
 
+/// How a snapshot is taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// By Python objects, on the training thread; the history is emptied after each.
+    Python,
+    /// By the library's own pickle, on another thread; the history goes on.
+    Native,
+}
+
+impl Way {
+    /// The word in sidecars.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Python => "python",
+            Self::Native => "native",
+        }
+    }
+}
+
 /// A snapshot in memory.
 pub trait Unwritten: Send {
-    /// Writes it as a pickle, away from the training thread.
+    /// Writes it as a pickle, away from the training thread, and adds to its sidecar what only shows then.
     ///
     /// # Errors
     /// When it cannot be turned into bytes, or these not written.
-    fn write(self: Box<Self>, draft: Draft) -> io::Result<Draft>;
+    fn write(self: Box<Self>, draft: Draft, sidecar: &mut Sidecar) -> io::Result<Draft>;
 }
 
 /// What the allocator counts, by device ordinal.

@@ -12,7 +12,6 @@
 //! [`Session::stop`] waits for the network, for as long as the settings allow.
 
 use std::{
-    collections::BTreeMap,
     io,
     path::Path,
     sync::Arc,
@@ -20,7 +19,7 @@ use std::{
 };
 
 use serde_json::json;
-use tidegauge_api::{Place, Sidecar, sidecar};
+use tidegauge_api::{Place, Sidecar};
 use tidegauge_snapshot::words::size;
 
 use crate::{
@@ -31,10 +30,11 @@ use crate::{
     occasions::{Occasion, Ooms},
     outbox::Outbox,
     plan::{Due, Steps, Windows},
-    reckoning::{Lacking, Reckoning, Seen},
-    recorder::{Group, Recorder, RecorderError, Statistics, Unwritten},
+    reckoning::{Lacking, Seen},
+    recorder::{Group, Recorder},
     request::Lookout,
     settings::Settings,
+    taking::{Taken, Taking},
     whereabouts::{Surroundings, Whereabouts},
 };
 
@@ -88,8 +88,9 @@ pub struct Session {
     breaker: Breaker,
     /// When recording began.
     began: Instant,
-    reckoning: Reckoning,
     counts: Counts,
+    /// There once recording began.
+    taking: Option<Taking>,
     /// There once recording began, until the end: what was taken is sent even after standing down.
     courier: Option<Courier>,
     /// There while recording, where the system gave it a thread.
@@ -139,12 +140,12 @@ impl Session {
         let growth = settings.growth.map(Growth::new);
         let (is_settled, n_failures, state, courier, lookout) = (false, 0, State::Waiting, None, None);
         let breaker = Breaker::new(settings.max_capture_percent);
+        let taking = None;
         Self {
             is_guest: false,
             ooms: Ooms::default(),
             breaker,
             began: Instant::now(),
-            reckoning: Reckoning::default(),
             counts: Counts::default(),
             settings,
             recorder,
@@ -155,6 +156,7 @@ impl Session {
             is_settled,
             n_failures,
             state,
+            taking,
             courier,
             lookout,
             growth,
@@ -314,7 +316,6 @@ impl Session {
             Ok(courier) => {
                 self.state = State::Recording;
                 self.began = Instant::now();
-                self.reckoning = Reckoning::since(self.recorder.statistics().unwrap_or_default());
                 self.courier = Some(courier);
                 self.lookout = self.look_out();
                 // Steps that ended before are not in the history.
@@ -340,16 +341,20 @@ impl Session {
     fn record(&mut self) -> Result<Courier, String> {
         let outbox = self.open_outbox()?;
         self.is_guest = self.recorder.is_recording() == Some(true) && !self.settings.takeover;
-        match self.is_guest {
-            true => self.notices.say(format_args!(
-                "somebody else records already{}: looking on, and nothing is cleared or switched off; takeover=1 \
-                 changes that",
-                self.who_records()
-            )),
-            false => {
-                self.recorder.record(&self.settings.recording).map_err(|error| error.to_string())?;
+        self.taking = Some(match self.is_guest {
+            true => {
+                self.notices.say(format_args!(
+                    "somebody else records already{}: looking on, and nothing is cleared or switched off; takeover=1 \
+                     changes that",
+                    self.who_records()
+                ));
+                Taking::looking_on(&self.settings, self.process.now_us)
             }
-        }
+            false => {
+                let taking = Taking::begin(&mut *self.recorder, &self.settings, self.process.now_us);
+                taking.map_err(|error| error.to_string())?
+            }
+        });
         let courier = self.start_courier(outbox);
         if courier.is_err() && !self.is_guest {
             // Whatever this says, the courier's error is the one to tell.
@@ -402,11 +407,9 @@ impl Session {
         if self.state != State::Recording || self.is_guest {
             return;
         }
-        match self.recorder.clear(&self.settings.recording) {
-            Ok(()) => {
-                self.windows.cleared();
-                self.reckoning = Reckoning::since(self.recorder.statistics().unwrap_or_default());
-            }
+        let forgotten = self.taking.as_mut().map(|taking| taking.forget(&mut *self.recorder, &self.settings));
+        match forgotten.unwrap_or(Ok(())) {
+            Ok(()) => self.windows.cleared(),
             Err(error) => self.failed(&format!("the history cannot be cleared: {error}")),
         }
     }
@@ -460,15 +463,26 @@ impl Session {
         true
     }
 
-    /// Reads and clears; nothing when that failed, which is said.
+    /// Reads, and begins a new window; nothing when that failed, which is said.
     fn parcel(&mut self, steps: Steps, reason: &str) -> Option<Parcel> {
         let is_ours = self.state == State::Recording && !self.is_guest;
-        if self.state == State::Recording && self.recorder.is_recording() == Some(false) {
+        let is_off = self.state == State::Recording && self.recorder.is_recording() == Some(false);
+        if is_off {
             let then = if is_ours { "; it is on again from here" } else { "" };
             self.notices.say_once("switched-off", format_args!("somebody else switched recording off{then}"));
         }
-        let taken = take(&mut *self.recorder, &self.settings, (self.process.now_us)(), is_ours);
-        let Taken { unwritten, mut sidecar, is_cleared, seen, counted } = match taken {
+        let looking_on = || Taking::looking_on(&self.settings, self.process.now_us);
+        let taking = match self.state {
+            State::Recording => self.taking.get_or_insert_with(looking_on),
+            _ => self.taking.insert(looking_on()),
+        };
+        let taken = taking.take(&mut *self.recorder, &self.settings).map(|mut taken| {
+            if is_off && is_ours && taken.is_cleared.is_ok() {
+                taken.is_cleared = taking.begin_again(&mut *self.recorder, &self.settings);
+            }
+            taken
+        });
+        let Taken { unwritten, mut sidecar, is_cleared, seen, lacking } = match taken {
             Ok(taken) => taken,
             Err(error) => {
                 self.failed(&format!("no snapshot: {error}"));
@@ -478,7 +492,7 @@ impl Session {
         self.n_failures = 0;
         self.counts.n_taken += 1;
         match is_ours {
-            true => self.state_what_is_lacking(&counted, &seen, &mut sidecar),
+            true => self.state_what_is_lacking(&lacking, &mut sidecar),
             false => self.state_whose_it_is(&seen, &mut sidecar),
         }
         sidecar.place = Place {
@@ -490,18 +504,13 @@ impl Session {
         sidecar.world_size = self.whereabouts.world_size;
         sidecar.more.insert("agent".to_owned(), self.counts.json());
         match is_cleared {
-            Ok(after) => {
-                self.windows.cleared();
-                self.reckoning = Reckoning::since(after);
-            }
+            Ok(()) => self.windows.cleared(),
             Err(error) => self.stand_down(&format!("the history cannot be cleared: {error}")),
         }
         Some(Parcel { unwritten, sidecar, name: name(self.whereabouts.rank, steps, reason) })
     }
 
-    fn state_what_is_lacking(&self, counted: &Statistics, seen: &Seen, sidecar: &mut Sidecar) {
-        let Lacking { dropped, missing } =
-            self.reckoning.lacking(counted, seen, self.settings.recording.max_entries);
+    fn state_what_is_lacking(&self, Lacking { dropped, missing }: &Lacking, sidecar: &mut Sidecar) {
         let n_missing: u64 = missing.values().sum();
         if n_missing > 0 {
             self.notices.say_once(
@@ -512,9 +521,12 @@ impl Session {
                 ),
             );
         }
-        for (name, by_device) in [("dropped_events", dropped), ("missing_events", missing)] {
+        for (name, by_device) in [("dropped", dropped), ("missing", missing)] {
             if !by_device.is_empty() {
-                sidecar.more.insert(name.to_owned(), json!(by_device));
+                let at_least =
+                    |(device, n): (&String, &u64)| (device.clone(), json!({ "events_at_least": n }));
+                let said: serde_json::Map<_, _> = by_device.iter().map(at_least).collect();
+                sidecar.more.insert(name.to_owned(), said.into());
             }
         }
     }
@@ -602,57 +614,6 @@ fn name(rank: u32, steps: Steps, reason: &str) -> String {
     format!("rank{rank}{step}{reason}")
 }
 
-struct Taken {
-    unwritten: Box<dyn Unwritten>,
-    sidecar: Sidecar,
-    /// What the allocator had counted after that.
-    is_cleared: Result<Statistics, RecorderError>,
-    seen: Seen,
-    /// What the allocator had counted before it was read.
-    counted: Statistics,
-}
-
-/// Reads the history and clears it at once if it is ours, whatever else happens: between the two, and only there,
-/// events of other threads can be lost. How long that took, and how many they can be at most, goes into the sidecar.
-fn take(
-    recorder: &mut dyn Recorder,
-    settings: &Settings,
-    now_us: i64,
-    is_ours: bool,
-) -> Result<Taken, RecorderError> {
-    let started = Instant::now();
-    let before = recorder.statistics().unwrap_or_default();
-    let counted = Instant::now();
-    let unwritten = recorder.read()?;
-    let read = Instant::now();
-    let is_cleared = if is_ours { recorder.clear(&settings.recording) } else { Ok(()) };
-    let cleared = Instant::now();
-    let after = recorder.statistics().unwrap_or_default();
-
-    let millis = |from: Instant, to: Instant| (to - from).as_secs_f64() * 1e3;
-    let mut sidecar = Sidecar {
-        sidecar: sidecar::VERSION,
-        window: Some(settings.window.as_str().to_owned()),
-        captured_at_us: Some(now_us),
-        capture_ms: BTreeMap::from([
-            ("statistics".to_owned(), millis(started, counted) + millis(cleared, Instant::now())),
-            ("snapshot".to_owned(), millis(counted, read)),
-            ("clear".to_owned(), millis(read, cleared)),
-        ]),
-        // Reading copies the trace somewhere within its time: all of it counts.
-        gap_us: u64::try_from((cleared - counted).as_micros()).ok(),
-        memory_stats: before.memory_stats.clone(),
-        mem_get_info: before.mem_get_info.clone(),
-        ..Sidecar::default()
-    };
-    sidecar.versions.insert("tidegauge".to_owned(), env!("CARGO_PKG_VERSION").to_owned());
-    let n_events_in_gap = after.n_events().saturating_sub(before.n_events());
-    sidecar.more.insert("gap_events_at_most".to_owned(), n_events_in_gap.into());
-    recorder.describe(&settings.recording, &mut sidecar);
-    let seen = recorder.seen(!is_ours);
-    Ok(Taken { unwritten, sidecar, is_cleared: is_cleared.map(|()| after), seen, counted: before })
-}
-
 /// A path as a shell takes it.
 fn shell_word(path: &Path) -> String {
     let path = path.display().to_string();
@@ -663,12 +624,15 @@ fn shell_word(path: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use std::{
+        collections::BTreeMap,
         io::{self, Write as _},
         net::TcpListener,
         sync::Mutex,
+        time::Instant,
     };
 
     use tempfile::TempDir;
+    use tidegauge_api::Sidecar;
 
     use super::*;
     use crate::{
@@ -676,6 +640,7 @@ mod tests {
         fake_server::{Answer, FakeServer, Received},
         outbox::Draft,
         reckoning::SeenTrace,
+        recorder::{RecorderError, Statistics, Unwritten},
         request,
     };
 
@@ -778,7 +743,7 @@ mod tests {
     }
 
     impl Unwritten for Written {
-        fn write(self: Box<Self>, mut draft: Draft) -> io::Result<Draft> {
+        fn write(self: Box<Self>, mut draft: Draft, _: &mut Sidecar) -> io::Result<Draft> {
             if self.fails {
                 return Err(io::Error::other("the disk is full"));
             }
@@ -1121,7 +1086,7 @@ mod tests {
         assert!(sidecars.iter().all(|sidecar| sidecar.recording == Some(json!({"by": "somebody else"}))));
         assert_eq!(sidecars[1].window_starts, BTreeMap::from([("0".to_owned(), 3)]));
         train(&mut session(&server.address, &outbox, &double, &[("takeover", "1"), ("steps", "1")]), &double);
-        assert_eq!(double.calls(), "read read read record:77 read clear:77 stop");
+        assert_eq!(double.calls(), "read read read record:77 clear:77 read clear:77 stop");
     }
 
     #[test]
@@ -1142,10 +1107,10 @@ mod tests {
         let received = server.received();
         let lacking = |n: usize| {
             let more = received[n].sidecar().more;
-            (more.get("missing_events").cloned(), more.get("dropped_events").cloned())
+            (more.get("missing").cloned(), more.get("dropped").cloned())
         };
-        assert_eq!(lacking(0), (Some(json!({"0": 40})), None));
-        assert_eq!(lacking(1), (None, Some(json!({"0": 23}))));
+        assert_eq!(lacking(0), (Some(json!({"0": {"events_at_least": 40}})), None));
+        assert_eq!(lacking(1), (None, Some(json!({"0": {"events_at_least": 23}}))));
         assert_eq!(lacking(2), (None, None));
     }
 
@@ -1232,6 +1197,38 @@ mod tests {
         assert_eq!(server.received().len(), 3);
         let kept = std::fs::read_dir(outbox.path().join(".rejected/gpt-node1-42")).unwrap().count();
         assert_eq!(kept, 3);
+    }
+
+    #[test]
+    fn what_is_handed_over_is_written_and_left_to_who_sends() {
+        let (server, outbox, double) =
+            (FakeServer::that_takes_all(), TempDir::new().unwrap(), Double::default());
+        let keywords = [("run", "handed"), ("send", "sidecar"), ("flush_secs", "3600")];
+        train(&mut session(&server.address, &outbox, &double, &keywords), &double);
+        assert!(server.received().is_empty());
+        assert_eq!(snapshots_below(&outbox.path().join("handed/node1-42")), 3);
+        assert!(outbox.path().join("handed/node1-42/handed-over").exists());
+        let said = SAID.lock().unwrap().join("\n");
+        assert!(!said.contains(&format!("push --outbox {} ", outbox.path().display())), "{said}");
+    }
+
+    #[test]
+    fn an_outbox_without_room_costs_its_snapshots_and_says_how_many() {
+        let (server, outbox, double) =
+            (FakeServer::that_takes_all(), TempDir::new().unwrap(), Double::default());
+        train(
+            &mut session(&server.address, &outbox, &double, &[("outbox_bytes", "10"), ("run", "full")]),
+            &double,
+        );
+        assert!(server.received().is_empty());
+        let said = SAID.lock().unwrap().join("\n");
+        assert!(said.contains("rank0_step10 is lost: cannot write to the outbox"), "{said}");
+        assert!(
+            said.contains("the outbox is full (at most 10 B, with 1.00 GiB left free on its disk)"),
+            "{said}"
+        );
+        assert!(said.contains("3 snapshots were given up in all"), "{said}");
+        assert_eq!(std::fs::read_dir(outbox.path()).unwrap().count(), 0);
     }
 
     #[test]

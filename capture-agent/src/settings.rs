@@ -65,6 +65,8 @@ pub struct Settings {
     pub takeover: bool,
     /// The largest part of its time that training may spend on snapshots, percent.
     pub max_capture_percent: u64,
+    /// In which way snapshots are taken.
+    pub way: WayChoice,
     /// The outbox's folder.
     pub outbox: PathBuf,
     /// Its bounds.
@@ -81,6 +83,28 @@ pub enum SentBy {
     Itself,
     /// `tidegauge agent`, which runs beside it and outlives it.
     Sidecar,
+}
+
+/// In which way snapshots are taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WayChoice {
+    /// The native way once it is proved with this build of torch, the Python way until then and otherwise.
+    Auto,
+    /// The same, and recording begins when the proof is there.
+    Native,
+    /// The Python way.
+    Python,
+}
+
+impl WayChoice {
+    /// The word in settings.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Native => "native",
+            Self::Python => "python",
+        }
+    }
 }
 
 /// A choice that makes no sense.
@@ -153,6 +177,7 @@ pub const NAMES: &[&str] = &[
     "stacks",
     "context",
     "max_entries",
+    "way",
     "strip_paths",
     "paths",
     "takeover",
@@ -214,6 +239,11 @@ impl Settings {
                     .map_or(DEFAULT_MAX_ENTRIES, NonZeroU64::get),
             },
             redaction: chosen.redaction()?,
+            way: match chosen.word("way", &["auto", "native", "python"])?.as_deref() {
+                Some("native") => WayChoice::Native,
+                Some("python") => WayChoice::Python,
+                _ => WayChoice::Auto,
+            },
             outbox: chosen.text("outbox").map_or_else(|| default_outbox(env), |(_, folder)| folder.into()),
             room: Room {
                 max_bytes: chosen.parsed("outbox_bytes", "bytes")?.unwrap_or(outbox::DEFAULT_MAX_BYTES),
@@ -281,6 +311,7 @@ impl Settings {
                 _ => "none".to_owned(),
             },
             "paths" => self.redaction.as_ref().map(Redaction::paths).unwrap_or_default().as_str().to_owned(),
+            "way" => self.way.as_str().to_owned(),
             "role" => found_at_start(self.said.role.clone()),
             "rank" => found_at_start(self.said.rank.map(|rank| rank.to_string())),
             "outbox" => self.outbox.display().to_string(),

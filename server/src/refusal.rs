@@ -47,7 +47,9 @@ impl Refusal {
 
     /// There is no room for more bytes.
     pub(crate) fn full(detail: impl Into<String>) -> Self {
+        // Somebody has to make room first.
         Self::new(StatusCode::INSUFFICIENT_STORAGE, "full", "The server is full", detail)
+            .with_header(header::RETRY_AFTER, HeaderValue::from_static("60"))
     }
 
     /// The sentence for the caller.

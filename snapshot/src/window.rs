@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use crate::Snapshot;
 use crate::model::{
-    BlockState, Blocks, Device, Extra, Kept, KeptOf, Segments, ShapeId, StackId, StrId, Trace, Value,
+    BlockState, Blocks, Device, Extra, History, Kept, KeptOf, Segments, ShapeId, StackId, StrId, Trace, Value,
 };
 use crate::replay::{NEVER, Replay, replay};
 
@@ -57,7 +57,8 @@ pub fn cut(snapshot: &Snapshot, device: &Device, replayed: &Replay, events: Rang
     }
     memory_at(snapshot, device, replayed, until as u32, &mut part);
     let cut = Device { ordinal: device.ordinal, events: 0..rows.len(), segments: 0..part.segments.len() };
-    say_head_sizes(&mut part, &cut, replayed, from as u32);
+    let head_sizes = head_sizes(&part, &cut, replayed, from as u32);
+    say_head_sizes(&mut part, head_sizes.into_iter().collect());
     if device.is_host() {
         part.host = Some(cut);
         part.top = ["segments", "device_traces", "host_segments", "host_traces"].map(str::to_owned).to_vec();
@@ -65,6 +66,146 @@ pub fn cut(snapshot: &Snapshot, device: &Device, replayed: &Replay, events: Rang
         part.devices.push(cut);
     }
     part
+}
+
+/// Some events of each device, counted from the first of its trace, with segments and blocks as they stood after the
+/// last of them: what torch would have written of all devices, had their histories been cleared before the first of
+/// these events and the snapshot been taken after the last. `windows` stands in the order of [`Snapshot::devices`];
+/// beyond a trace's end a window ends there. Pinned host memory stays as it is; of the annotations those are kept whose
+/// time is not before `since_us`.
+///
+/// Where a window reaches to the end of its trace, the segments are the file's own.
+pub fn trim(mut snapshot: Snapshot, windows: &[Range<usize>], since_us: i64) -> Snapshot {
+    let windows: Vec<_> =
+        snapshot.devices.iter().zip(windows).map(|(device, window)| within(device, window)).collect();
+    let is_whole = |device: &Device, window: &Range<usize>| *window == (0..device.events.len());
+    if snapshot.devices.iter().zip(&windows).all(|(device, window)| is_whole(device, window)) {
+        return snapshot;
+    }
+    // What the whole trace tells of its devices is needed where something is left out.
+    let replays: Vec<_> = snapshot
+        .devices
+        .iter()
+        .zip(&windows)
+        .map(|(device, window)| (!is_whole(device, window)).then(|| replay(&snapshot, device)))
+        .collect();
+    let mut part = Snapshot { strings: std::mem::take(&mut snapshot.strings), ..Snapshot::default() };
+    let mut rows = Vec::new();
+    for ((device, window), replayed) in snapshot.devices.iter().zip(&windows).zip(&replays) {
+        let first_segment = part.segments.len();
+        match replayed {
+            Some(replayed) if window.end < device.events.len() => {
+                memory_at(&snapshot, device, replayed, window.end as u32, &mut part);
+            }
+            _ => memory_of(&snapshot, device.segments.clone(), &mut part),
+        }
+        let first_event = rows.len();
+        rows.extend(device.events.start + window.start..device.events.start + window.end);
+        part.devices.push(Device {
+            ordinal: device.ordinal,
+            events: first_event..rows.len(),
+            segments: first_segment..part.segments.len(),
+        });
+    }
+    if let Some(host) = &snapshot.host {
+        let (first_segment, first_event) = (part.segments.len(), rows.len());
+        memory_of(&snapshot, host.segments.clone(), &mut part);
+        rows.extend(host.events.clone());
+        let segments = first_segment..part.segments.len();
+        part.host = Some(Device { ordinal: host.ordinal, events: first_event..rows.len(), segments });
+    }
+    let kept = snapshot.kept.iter().filter(|kept| kept.of == KeptOf::Event);
+    let kept = kept.filter_map(|kept| Some(Kept { row: new_row(&rows, kept.row)?, ..kept.clone() }));
+    part.kept.extend(kept);
+    part.kept.sort_by_key(|kept| (kept.of, kept.row));
+    part.trace = rows_of(&snapshot.trace, &rows);
+    snapshot.annotations.retain(|annotation| annotation.time_us >= since_us);
+    let mut part = Snapshot {
+        strings: part.strings,
+        trace: part.trace,
+        segments: part.segments,
+        blocks: part.blocks,
+        devices: part.devices,
+        host: part.host,
+        kept: part.kept,
+        ..snapshot
+    };
+    let stated =
+        replays.iter().zip(&part.devices).zip(&windows).filter_map(|((replayed, device), window)| {
+            head_sizes(&part, device, replayed.as_ref()?, window.start as u32)
+        });
+    let stated = stated.collect();
+    say_head_sizes(&mut part, stated);
+    part
+}
+
+fn within(device: &Device, window: &Range<usize>) -> Range<usize> {
+    let until = window.end.min(device.events.len());
+    window.start.min(until)..until
+}
+
+/// Where a row is now; rows are in ascending order.
+fn new_row(rows: &[usize], row: u32) -> Option<u32> {
+    rows.binary_search(&(row as usize)).ok().map(|at| at as u32)
+}
+
+fn rows_of(trace: &Trace, rows: &[usize]) -> Trace {
+    fn of<T: Copy>(column: &[T], rows: &[usize]) -> Vec<T> {
+        rows.iter().filter_map(|row| column.get(*row).copied()).collect()
+    }
+    Trace {
+        action: of(&trace.action, rows),
+        address: of(&trace.address, rows),
+        size: of(&trace.size, rows),
+        stream: of(&trace.stream, rows),
+        stack: of(&trace.stack, rows),
+        time_us: of(&trace.time_us, rows),
+        extra: of(&trace.extra, rows),
+        extras: trace.extras.clone(),
+    }
+}
+
+/// Segments and blocks as they are, as rows of another snapshot with the same texts and stacks.
+fn memory_of(snapshot: &Snapshot, segments: Range<usize>, part: &mut Snapshot) {
+    let (from, blocks) = (&snapshot.segments, &snapshot.blocks);
+    for segment in segments {
+        let (row, first) = (part.segments.len() as u32, part.blocks.len() as u32);
+        for block in from.blocks[segment].clone() {
+            let block_row = part.blocks.len() as u32;
+            let at = block as usize;
+            push_block(
+                &mut part.blocks,
+                blocks.address[at],
+                blocks.size[at],
+                blocks.requested[at],
+                blocks.state[at],
+                blocks.stack[at],
+                blocks.shape[at],
+            );
+            let kept = snapshot.kept_of(KeptOf::Block, at).iter();
+            part.kept.extend(kept.map(|kept| Kept { row: block_row, ..kept.clone() }));
+            let first = blocks.history.partition_point(|history| history.block < block);
+            let history = blocks.history[first..].iter().take_while(|history| history.block == block);
+            part.blocks.history.extend(history.map(|history| History { block: block_row, ..*history }));
+        }
+        push_segment(
+            &mut part.segments,
+            Row {
+                device: from.device[segment],
+                address: from.address[segment],
+                size: from.total_size[segment],
+                stream: from.stream[segment],
+                kind: from.kind[segment],
+                pool: from.pool[segment],
+                is_expandable: from.is_expandable[segment],
+                stack: from.stack[segment],
+                blocks: first..part.blocks.len() as u32,
+                shape: from.shape[segment],
+            },
+        );
+        let kept = snapshot.kept_of(KeptOf::Segment, segment).iter();
+        part.kept.extend(kept.map(|kept| Kept { row, ..kept.clone() }));
+    }
 }
 
 fn events_of(trace: &Trace, rows: Range<usize>) -> Trace {
@@ -103,7 +244,11 @@ fn memory_at(snapshot: &Snapshot, device: &Device, replayed: &Replay, state: u32
         for block in &moment.blocks[segment.blocks.clone()] {
             let (requested, stack) = match block.allocation {
                 Some(row) => {
-                    (replayed.allocations.requested[row as usize], replayed.allocations.stack[row as usize])
+                    let stack = match replayed.allocations.stack[row as usize] {
+                        StackId::NONE => StackId::EMPTY,
+                        stack => stack,
+                    };
+                    (replayed.allocations.requested[row as usize], stack)
                 }
                 None => (0, StackId::EMPTY),
             };
@@ -154,7 +299,7 @@ fn push_block(
     blocks.size.push(size);
     blocks.requested.push(requested);
     blocks.state.push(state);
-    blocks.stack.push(if stack == StackId::NONE { StackId::EMPTY } else { stack });
+    blocks.stack.push(stack);
     blocks.shape.push(shape);
 }
 
@@ -184,8 +329,9 @@ fn push_segment(segments: &mut Segments, row: Row) {
     segments.shape.push(row.shape);
 }
 
-/// Writes down the sizes of blocks at the beginning that a replay of the part alone gets wrong.
-fn say_head_sizes(part: &mut Snapshot, device: &Device, whole: &Replay, from: u32) {
+/// The sizes of blocks at the beginning that a replay of the part alone gets wrong, by address, under the device's
+/// ordinal; none when it gets all of them right.
+fn head_sizes(part: &Snapshot, device: &Device, whole: &Replay, from: u32) -> Option<(Value, Value)> {
     let alone = replay(part, device);
     let mut sizes = Vec::new();
     for row in whole.alive_at(from) {
@@ -197,15 +343,20 @@ fn say_head_sizes(part: &mut Snapshot, device: &Device, whole: &Replay, from: u3
             sizes.push((Value::Int(address.into()), Value::Int(size.into())));
         }
     }
-    if !sizes.is_empty() {
-        // Segments that stand alone have no top to say it in.
-        if part.top.is_empty() {
-            part.top = ["segments", "device_traces"].map(str::to_owned).to_vec();
-        }
-        let by_device = vec![(Value::Str(device.ordinal.to_string()), Value::Dict(sizes))];
-        part.rest.push((HEAD_SIZES.to_owned(), Value::Dict(by_device)));
-        part.top.push(HEAD_SIZES.to_owned());
+    (!sizes.is_empty()).then(|| (Value::Str(device.ordinal.to_string()), Value::Dict(sizes)))
+}
+
+/// Writes head sizes down.
+fn say_head_sizes(part: &mut Snapshot, by_device: Vec<(Value, Value)>) {
+    if by_device.is_empty() {
+        return;
     }
+    // Segments that stand alone have no top to say it in.
+    if part.top.is_empty() {
+        part.top = ["segments", "device_traces"].map(str::to_owned).to_vec();
+    }
+    part.rest.push((HEAD_SIZES.to_owned(), Value::Dict(by_device)));
+    part.top.push(HEAD_SIZES.to_owned());
 }
 
 /// The size that a snapshot cut out of a larger one states of a block at its beginning.

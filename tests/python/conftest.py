@@ -16,6 +16,8 @@ import types
 import pytest
 import zstandard
 
+import gauge
+
 HERE = pathlib.Path(__file__).parent
 
 
@@ -98,6 +100,14 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def log_message(self, *_):
         pass
+
+
+@pytest.fixture
+def server(tmp_path):
+    """The real server, on a free port of its own."""
+    server = gauge.Server(tmp_path / "data")
+    yield server
+    server.kill()
 
 
 @pytest.fixture

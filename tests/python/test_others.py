@@ -73,8 +73,9 @@ def test_a_window_whose_beginning_their_ring_has_lost_is_said_to_be_torn(train, 
 def test_takeover_records_as_chosen_and_switches_off_at_the_end(train, receiver):
     done = train(ROUND.format(first=THEIRS, amid="pass"), TIDEGAUGE_TAKEOVER="1")
     calls, is_recording, _ = ended(done)
-    # Ours began, cleared thrice, and ended.
-    assert [call["max_entries"] for call in calls[1:5]] == [100_000] * 4 and calls[5]["enabled"] is None
+    # Ours began and cleared, cleared thrice, and ended.
+    assert [call["max_entries"] for call in calls[1:6]] == [100_000] * 5 and calls[6]["enabled"] is None
+    assert "before" not in stacks_from(receiver.snapshots[0], 0)
     assert not is_recording and "somebody else" not in done.said
 
 
@@ -88,20 +89,20 @@ def test_events_that_somebody_clears_are_counted_and_said_once(train, receiver):
     done = train(ROUND.format(first="pass", amid=amid))
     assert done.said.count("events are missing: somebody else cleared the history") == 2
     assert "2 more times: at least" in done.said
-    assert [s.sidecar["missing_events"]["0"] for s in receiver.snapshots] == [4, 3, 3]
+    assert [s.sidecar["missing"]["0"]["events_at_least"] for s in receiver.snapshots] == [4, 3, 3]
 
 
 def test_off_and_on_by_somebody_else_is_such_a_clear(train, receiver):
     amid = 'memory._record_memory_history(None); memory._record_memory_history("all", max_entries=1000)'
     train(ROUND.format(first="pass", amid=amid))
-    assert receiver.snapshots[0].sidecar["missing_events"] == {"0": 4}
+    assert receiver.snapshots[0].sidecar["missing"] == {"0": {"events_at_least": 4}}
 
 
 def test_recording_that_somebody_switches_off_is_said_and_goes_on(train, receiver):
     amid = 'n == 2 and memory._record_memory_history(None)'
     done = train(ROUND.format(first="pass", amid=amid))
     assert done.said.count("somebody else switched recording off; it is on again from here") == 1
-    assert "missing_events" in receiver.snapshots[1].sidecar
+    assert "missing" in receiver.snapshots[1].sidecar
     assert stacks_from(receiver.snapshots[2], 0) == ["step 3"] * 3
 
 
@@ -135,4 +136,4 @@ def test_a_full_ring_is_stated_with_what_it_pushed_out(train, receiver):
         """
     )
     # 60 events of allocations and frees, and a segment's, which is not counted.
-    assert [s.sidecar.get("dropped_events") for s in receiver.snapshots] == [{"0": 30}, None]
+    assert [s.sidecar.get("dropped") for s in receiver.snapshots] == [{"0": {"events_at_least": 30}}, None]

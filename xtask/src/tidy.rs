@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// Each package, and which of ours it may depend on; `None` is any.
-const MAY_KNOW: [(&str, Option<&[&str]>); 14] = [
+const MAY_KNOW: [(&str, Option<&[&str]>); 15] = [
     // Its tests hold it against what the simulated allocator knows.
     ("tidegauge-snapshot", Some(&["tidegauge-simulated"])),
     ("tidegauge-simulated", Some(&[])),
@@ -27,6 +27,8 @@ const MAY_KNOW: [(&str, Option<&[&str]>); 14] = [
     ("tidegauge-export", Some(&["tidegauge-snapshot"])),
     ("tidegauge-api", Some(&["tidegauge-snapshot"])),
     ("tidegauge-capture-agent", Some(&["tidegauge-api", "tidegauge-snapshot"])),
+    // A call into PyTorch's C++ and nothing else: it has `unsafe`, so it knows as little as can be.
+    ("tidegauge-native", Some(&[])),
     (
         "tidegauge-cli",
         Some(&["tidegauge-capture-agent", "tidegauge-export", "tidegauge-api", "tidegauge-snapshot"]),
@@ -34,7 +36,13 @@ const MAY_KNOW: [(&str, Option<&[&str]>); 14] = [
     // The wheel brings the program along.
     (
         "tidegauge-python",
-        Some(&["tidegauge-cli", "tidegauge-capture-agent", "tidegauge-api", "tidegauge-snapshot"]),
+        Some(&[
+            "tidegauge-cli",
+            "tidegauge-capture-agent",
+            "tidegauge-native",
+            "tidegauge-api",
+            "tidegauge-snapshot",
+        ]),
     ),
     ("tidegauge-server", Some(&["tidegauge-api", "tidegauge-snapshot"])),
     ("tidegauge-viewer", Some(&["tidegauge-api", "tidegauge-snapshot"])),

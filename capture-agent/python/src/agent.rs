@@ -132,6 +132,7 @@ fn prepare(
         return Ok(None);
     }
     let (torch, also) = (Torch::find(py, notices())?, settings.also);
+    torch.native().choose(settings.way, &settings.outbox);
     let process = process(py).map_err(|error| error.to_string())?;
     let session = Session::new(settings, Box::new(torch.clone_ref(py)), process, Arc::clone(notices()));
     Ok(Some((session, torch, also)))

@@ -15,6 +15,7 @@ use pyo3::{
     prelude::*,
     types::{PyBytes, PyDict, PyList},
 };
+use tidegauge_api::Sidecar;
 use tidegauge_capture_agent::{outbox::Draft, recorder::Unwritten};
 
 const PROTOCOL: u8 = 4;
@@ -32,7 +33,7 @@ impl Snapshot {
 }
 
 impl Unwritten for Snapshot {
-    fn write(self: Box<Self>, draft: Draft) -> io::Result<Draft> {
+    fn write(self: Box<Self>, draft: Draft, _: &mut Sidecar) -> io::Result<Draft> {
         let written = Python::try_attach(|py| {
             let snapshot = self.0.into_bound(py);
             let draft = pickle(&snapshot, draft);

@@ -2,11 +2,13 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    ffi::CStr,
+    path::PathBuf,
     sync::Arc,
 };
 
 use pyo3::{
-    exceptions::PyTypeError,
+    exceptions::{PyKeyError, PyTypeError},
     intern,
     prelude::*,
     types::{PyDict, PyNone},
@@ -15,12 +17,31 @@ use serde_json::{Value, json};
 use tidegauge_api::Sidecar;
 use tidegauge_capture_agent::{
     backend::{Argument, BACKENDS, Backend, Call, Recording, TorchVersion, not_understood},
+    beside::Pending,
     notices::Notices,
     reckoning::Seen,
-    recorder::{Group, Recorder, RecorderError, Statistics, Unwritten},
+    recorder::{Group, Recorder, RecorderError, Statistics, Unwritten, Way},
 };
 
-use crate::{device, ownership, pickling::Snapshot, seen::LastSeen};
+use crate::{device, native::NativeWay, ownership, pickling::Snapshot, seen::LastSeen};
+
+/// What a trial does on a device: blocks of several sizes, from several lines, some used on a second stream. Gives
+/// back what is still alive.
+const EXERCISE: &CStr = c"
+def exercise(torch, module, device):
+    module.set_device(device)
+    module.memory._record_memory_history(enabled='all', context='all', stacks='python', max_entries=1000)
+    side, alive = module.Stream(), []
+    for n in range(60):
+        block = torch.empty((n % 7 + 1) * 70_000, dtype=torch.uint8, device='cuda')
+        if n % 5 == 0:
+            block.record_stream(side)
+        alive.append(block)
+        if n % 3 == 0:
+            del alive[0]
+    del block
+    return alive
+";
 
 /// A backend of torch that keeps a memory history.
 pub(crate) struct Torch {
@@ -34,6 +55,8 @@ pub(crate) struct Torch {
     /// Keywords that turned out not to be known.
     not_understood: BTreeSet<&'static str>,
     last_seen: LastSeen,
+    /// Shared with all clones.
+    native: Arc<NativeWay>,
 }
 
 impl Torch {
@@ -73,6 +96,7 @@ impl Torch {
                     notices: Arc::clone(notices),
                     not_understood: BTreeSet::new(),
                     last_seen: LastSeen::default(),
+                    native: Arc::default(),
                 });
             }
         }
@@ -95,7 +119,68 @@ impl Torch {
             notices: Arc::clone(&self.notices),
             not_understood: self.not_understood.clone(),
             last_seen: LastSeen::default(),
+            native: Arc::clone(&self.native),
         }
+    }
+
+    /// The native way of this process.
+    pub(crate) fn native(&self) -> &Arc<NativeWay> {
+        &self.native
+    }
+
+    /// Why the native way is out of the question here, without a trial; a sentence.
+    pub(crate) fn refuses_native(&self, py: Python<'_>) -> PyResult<Option<String>> {
+        if self.backend.name != "cuda" {
+            return Ok(Some(format!("the native way was not proved on {}", self.backend.name)));
+        }
+        let torch = py.import("torch")?;
+        if !torch.getattr("version")?.getattr("hip")?.is_none() {
+            return Ok(Some("the native way was not proved on ROCm".to_owned()));
+        }
+        // Set by the environment, or by the program before its first allocation.
+        let allocator: String = self.home(py)?.call_method0("get_allocator_backend")?.extract()?;
+        Ok((allocator != "native").then(|| format!("the allocator {allocator} takes no snapshots")))
+    }
+
+    /// What tells one build of torch from another.
+    pub(crate) fn build(&self, py: Python<'_>) -> PyResult<String> {
+        let torch = py.import("torch")?;
+        let git = torch
+            .getattr("version")?
+            .getattr("git_version")
+            .map_or_else(|_| "no revision".to_owned(), |git| git.to_string());
+        let file: PathBuf = torch.getattr("__file__")?.extract()?;
+        let library = file.with_file_name("lib").join("libtorch_cuda.so").metadata()?;
+        let changed =
+            library.modified().ok().and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok());
+        let changed = changed.unwrap_or_default().as_secs();
+        let version = self.versions.get("torch").map_or("", String::as_str);
+        Ok(format!("torch {version} {git}, library {} {changed}", library.len()))
+    }
+
+    /// The device that a trial uses: this rank's own on its machine, or the one in use.
+    pub(crate) fn own_device(&self, py: Python<'_>) -> PyResult<u32> {
+        let module = self.module.bind(py);
+        let n_devices: u32 = module.call_method0("device_count")?.extract()?;
+        let local_rank = std::env::var("LOCAL_RANK").ok().and_then(|rank| rank.parse::<u32>().ok());
+        match local_rank.filter(|_| n_devices > 0) {
+            Some(local_rank) => Ok(local_rank % n_devices),
+            None => module.call_method0("current_device")?.extract(),
+        }
+    }
+
+    /// Records and allocates a little on a device. What is returned is to be kept until snapshots are taken.
+    pub(crate) fn exercise(&self, py: Python<'_>, device: u32) -> PyResult<Py<PyAny>> {
+        let names = PyDict::new(py);
+        py.run(EXERCISE, Some(&names), None)?;
+        let exercise = names.get_item("exercise")?.ok_or_else(|| PyKeyError::new_err("exercise"))?;
+        Ok(exercise.call1((py.import("torch")?, self.module.bind(py), device))?.unbind())
+    }
+
+    /// `_snapshot()`, as a pickle.
+    pub(crate) fn pickled_snapshot(&self, py: Python<'_>) -> PyResult<Vec<u8>> {
+        let snapshot = self.home(py)?.call_method0(intern!(py, "_snapshot"))?;
+        py.import("pickle")?.call_method1("dumps", (snapshot, 4))?.extract()
     }
 
     /// Whether the program has used the device.
@@ -187,7 +272,11 @@ impl Torch {
 impl Recorder for Torch {
     fn record(&mut self, recording: &Recording) -> Result<(), RecorderError> {
         let calls = vec![self.backend.record(recording)];
-        attached(|py| self.record_memory_history(py, calls))
+        attached(|py| {
+            self.record_memory_history(py, calls)?;
+            self.native.prepare(py, self);
+            Ok(())
+        })
     }
 
     fn is_recording(&mut self) -> Option<bool> {
@@ -229,7 +318,16 @@ impl Recorder for Torch {
         })
     }
 
+    fn way(&mut self) -> Way {
+        self.native.way()
+    }
+
+    fn read_beside(&mut self) -> Result<Pending, RecorderError> {
+        self.native.read()
+    }
+
     fn clear(&mut self, recording: &Recording) -> Result<(), RecorderError> {
+        self.native.drain();
         let is_misunderstood = |torch: &Self| torch.not_understood.contains("clear_history");
         let had_to = is_misunderstood(self);
         let calls = match had_to {
@@ -247,6 +345,7 @@ impl Recorder for Torch {
     }
 
     fn stop(&mut self) -> Result<(), RecorderError> {
+        self.native.drain();
         attached(|py| self.record_memory_history(py, vec![self.backend.stop()]))
     }
 
@@ -266,6 +365,9 @@ impl Recorder for Torch {
     fn describe(&self, recording: &Recording, sidecar: &mut Sidecar) {
         self.backend.describe(self.version, recording, sidecar);
         sidecar.versions.extend(self.versions.clone());
+        if let Some(Value::Object(recording)) = &mut sidecar.recording {
+            recording.insert("native".to_owned(), self.native.to_string().into());
+        }
         if !self.not_understood.is_empty()
             && let Some(recording) = &mut sidecar.recording
         {

@@ -21,6 +21,7 @@ def start(
     stacks: Literal["python", "all"] | None = None,
     context: Literal["all", "alloc", "state"] | None = None,
     max_entries: int | None = None,
+    way: Literal["auto", "native", "python"] | None = None,
     strip_paths: Iterable[str] | str | None = None,
     paths: Literal["keep", "hash", "drop"] | None = None,
     takeover: bool | None = None,
@@ -67,6 +68,9 @@ def start(
     strip_paths: Beginnings that are left out of the paths in stacks, before anything leaves the process:
         ``["/home/me/", "/opt/venv/lib/"]``. Default: none.
     paths: What becomes of the rest of each path: it stays, a hash stands for it, or nothing does. Default: "keep".
+    way: How snapshots are taken: "native" beside training, by PyTorch's own C++ function; "python" by ``_snapshot()``,
+        which training waits for. "auto", the default, is native once a trial in a child process has shown that both
+        give the same with this build of PyTorch; "native" waits for that trial before recording begins.
     role: What this process does in the run: "actor", "critic".
     rank: Global rank. Default: torch.distributed's, RANK, or the launcher's variable.
     outbox: Folder for snapshots that are not sent yet. Default: ~/.local/state/tidegauge/outbox.

@@ -113,15 +113,8 @@ pub(crate) async fn speak_tus(request: Request, next: Next) -> Response {
         response
     };
     set(response.headers_mut(), tus::RESUMABLE, tus::VERSION);
-    // A client that is told to come back wants to know when.
-    if matches!(response.status(), StatusCode::INSUFFICIENT_STORAGE) {
-        set(response.headers_mut(), header::RETRY_AFTER.as_str(), WHEN_FULL);
-    }
     response
 }
-
-/// Seconds after which a full server may be asked again: somebody has to make room.
-const WHEN_FULL: &str = "60";
 
 async fn grow(
     app: &Arc<App>,

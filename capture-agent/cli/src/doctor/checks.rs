@@ -17,9 +17,6 @@ use super::{
     interpreter::{Interpreter, Trial},
 };
 
-/// Less free disk than this is red, bytes: 1 GiB. A training fills it with its own files soon.
-const MIN_FREE_BYTES: u64 = 1 << 30;
-
 const ANOTHER_OUTBOX: &str = "give a folder that can be written with outbox= or TIDEGAUGE_OUTBOX";
 
 pub(super) fn settings(settings: &Settings) -> Check {
@@ -266,9 +263,11 @@ fn room(settings: &Settings, root: &Path, waiting: Waiting) -> Check {
         _ if waiting.bytes >= settings.room.max_bytes => {
             Check::red("outbox", format!("{says}: it is full"), "send what is in it, or raise outbox_bytes")
         }
-        Some(free) if free < MIN_FREE_BYTES => {
-            Check::red("outbox", says, "make room on that disk, or give another folder with outbox=")
-        }
+        Some(free) if free <= settings.room.min_free_bytes => Check::red(
+            "outbox",
+            format!("{says}, and {} are to stay free", size(settings.room.min_free_bytes)),
+            "make room on that disk, give another folder with outbox=, or lower outbox_free",
+        ),
         _ => Check::fine("outbox", says),
     }
 }
