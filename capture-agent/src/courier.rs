@@ -263,7 +263,7 @@ fn send_all(shared: &Shared) {
             drop(shared.wait(wait, |state| state.stopping));
         }
         shared.outbox.is_on_its_way(Some(&item));
-        let delivered = deliveries.deliver(folder, &item);
+        let delivered = deliveries.deliver(folder, &item, &mut |_| {});
         shared.outbox.is_on_its_way(None);
         match delivered {
             Ok(delivered) => {
