@@ -296,7 +296,10 @@ mod tests {
     fn a_field_nobody_has_heard_of_is_left_out() {
         let text = r#"{"run":"gpt","rank":3,"n_dropped":2,"colour":"blue","samples":{"step":[1],"at_us":[0],"device":[0],"watts":[700]}}"#;
         let batch: SampleBatch = serde_json::from_str(text).unwrap();
-        assert_eq!((batch.place.rank, batch.n_dropped, batch.samples.step.as_slice()), (Some(3), 2, &[1][..]));
+        assert_eq!(
+            (batch.place.rank, batch.n_dropped, batch.samples.step.as_slice()),
+            (Some(3), 2, &[1][..])
+        );
         assert!(!serde_json::to_string(&batch).unwrap().contains("blue"));
     }
 }
