@@ -14,7 +14,9 @@ use std::{
 };
 
 use base64::Engine as _;
-use tidegauge_api::{Problem, Sidecar, paths, problem, sidecar, snapshot::SnapshotDetails};
+use tidegauge_api::{
+    Problem, Sidecar, paths, problem, samples::SampleBatch, sidecar, snapshot::SnapshotDetails,
+};
 use ureq::{
     SendBody,
     http::{Response, StatusCode, header},
@@ -130,6 +132,27 @@ impl Server {
                 false => Err(self.refused_without_reason(answer.status())),
             }
         })
+    }
+
+    /// Sends a batch of samples. One that was sent before changes nothing.
+    ///
+    /// # Errors
+    /// [`PushError`], whose kind says whether to try again.
+    pub fn send_samples(&self, batch: &SampleBatch) -> Result<(), PushError> {
+        let json = serde_json::to_vec(batch).expect("a batch is words and numbers");
+        let mut request = self
+            .agent
+            .post(format!("{}{}", self.base, paths::SAMPLES))
+            .header("Content-Type", "application/json");
+        if let Some(authorization) = &self.authorization {
+            request = request.header("Authorization", authorization);
+        }
+        let answer = request.send(&json).map_err(|error| self.unanswered(&error))?;
+        match (answer.status().is_success(), has_media_type(&answer, "application/json")) {
+            (true, true) => Ok(()),
+            (true, false) => Err(self.refused_without_reason(answer.status())),
+            (false, _) => Err(self.failure(answer)),
+        }
     }
 
     /// Sends the snapshot in `file`. `progress` is told how many bytes went out with each read.

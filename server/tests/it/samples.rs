@@ -113,7 +113,8 @@ fn many_steps_are_put_together_and_those_of_snapshots_stand_alone_too() {
     assert_eq!([found.rows[0].allocated[51], found.rows[0].allocated[52]], [Some(520_000), Some(515_000)]);
 
     // However far apart they are.
-    taken(&app, &batch(0, &[i64::MAX as u64]));
+    let far = json!({"step": [i64::MAX], "at_us": [0], "device": [0], "allocated": [5]});
+    taken(&app, &json!({"run": "gpt", "rank": 0, "samples": far}));
     assert_eq!(samples(&app, &run_id).columns.len(), 3);
 
     // A part of the rows, as the grid orders them; a row without samples is there and empty.
