@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::snapshot::State;
 
 /// One run in the list.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct RunRow {
     /// ULID, the run's id in addresses.
     pub id: String,

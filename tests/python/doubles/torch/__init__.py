@@ -25,7 +25,7 @@ cuda.memory = types.ModuleType("torch.cuda.memory")
 def _nested(device=0):
     """What `memory_stats()` is made of."""
     nested = {}
-    for name, number in cuda.memory_stats(device).items():
+    for name, number in (cuda.allocator.memory_stats() if device == 0 else {}).items():
         *path, last = name.split(".")
         within = nested
         for part in path:
