@@ -172,31 +172,40 @@ fn sample_column(column: &SampleColumn) -> GridColumn {
     GridColumn { last_step: Some(column.last_step), reason: SAMPLE.to_owned(), label: column.label() }
 }
 
-/// Which columns have room for their labels, centered over them: first those that matter, from the left, then the
-/// others. Each is given as its label's length and whether it matters.
-pub fn labels_shown(columns: &[(usize, bool)], cell_width_css: f64) -> Vec<bool> {
+/// How a column's label stands in its head.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Label {
+    /// There is no room for it.
+    Hidden,
+    /// Over its column.
+    Centered,
+    /// From the column's left edge: centered it would reach over the rows' heads.
+    AtStart,
+}
+
+/// Which columns have room for their labels: first those that matter, from the left, then the others. Each is
+/// given as its label's length and whether it matters.
+pub fn labels(columns: &[(usize, bool)], cell_width_css: f64) -> Vec<Label> {
     /// Width of a digit at the grid's text size, and the gap between two labels, CSS pixels.
     const DIGIT_CSS: f64 = 8.0;
     const GAP_CSS: f64 = 6.0;
-    let reach = |i: usize| (columns[i].0 as f64 * DIGIT_CSS + GAP_CSS) / 2.0;
-    let center = |i: usize| (i as f64 + 0.5) * cell_width_css;
-    let clear = |left: usize, right: usize| center(right) - center(left) >= reach(left) + reach(right);
-    let mut shown = vec![false; columns.len()];
+    let width = |i: usize| columns[i].0 as f64 * DIGIT_CSS + GAP_CSS;
+    let centered = |i: usize| (i as f64 + 0.5) * cell_width_css - width(i) / 2.0;
+    let start = |i: usize| centered(i).max(0.0);
+    let mut shown = vec![Label::Hidden; columns.len()];
     for wanted in [true, false] {
-        let mut before = None;
-        let mut after =
-            (0..columns.len()).filter(|i| !wanted && columns[*i].1 && shown[*i]).collect::<Vec<_>>();
-        after.reverse();
+        let standing = |shown: &[Label], i: usize| shown[i] != Label::Hidden;
+        let mut free_from = 0.0;
         for i in 0..columns.len() {
-            if after.last() == Some(&i) {
-                after.pop();
-                before = Some(i);
-            } else if columns[i].1 == wanted
-                && before.is_none_or(|before| clear(before, i))
-                && after.last().is_none_or(|after| clear(i, *after))
-            {
-                shown[i] = true;
-                before = Some(i);
+            if standing(&shown, i) {
+                free_from = start(i) + width(i);
+                continue;
+            }
+            let next = (i + 1..columns.len()).find(|next| standing(&shown, *next));
+            let is_free = start(i) >= free_from && next.is_none_or(|next| start(i) + width(i) <= start(next));
+            if columns[i].1 == wanted && is_free {
+                shown[i] = if centered(i) < 0.0 { Label::AtStart } else { Label::Centered };
+                free_from = start(i) + width(i);
             }
         }
     }
@@ -304,14 +313,17 @@ mod tests {
     #[test]
     fn labels_that_would_touch_are_left_out_and_those_of_snapshots_come_first() {
         let shown = |columns: &[(usize, bool)], width| -> String {
-            labels_shown(columns, width).iter().map(|shown| if *shown { 'x' } else { '.' }).collect()
+            let sign = |label: &Label| match label {
+                Label::Hidden => '.',
+                Label::Centered => 'x',
+                Label::AtStart => '<',
+            };
+            super::labels(columns, width).iter().map(sign).collect()
         };
         assert_eq!(shown(&[(1, true), (3, true)], 96.0), "xx");
-        assert_eq!(shown(&[(3, true); 7], 14.0), "x..x..x");
-        assert_eq!(
-            shown(&[(1, false), (1, false), (3, true), (1, false), (1, false), (1, false)], 14.0),
-            "x.x.xx"
-        );
+        assert_eq!(shown(&[(3, true); 7], 14.0), "<..x..x");
+        let mixed = [(1, false), (1, false), (3, true), (1, false), (1, false), (1, false)];
+        assert_eq!(shown(&mixed, 14.0), "x.x.xx");
         assert_eq!(shown(&[], 14.0), "");
     }
 }

@@ -21,7 +21,7 @@ use crate::format::{ago, bytes, count, counted, difference, exact_bytes, micros}
 use crate::grid::{Board, Spot, column_phrase, row_label, rows_in_view, state_phrase};
 use crate::heat::{self, Scale};
 use crate::link::{Route, View};
-use crate::samples::{SAMPLE, Sampled, columns_that_fit, labels_shown, times};
+use crate::samples::{Label, SAMPLE, Sampled, columns_that_fit, labels, times};
 
 /// How often the grid is asked for, milliseconds; the server answers "the same" at no cost.
 const REFRESH_MS: i32 = 2_000;
@@ -388,13 +388,18 @@ fn Cells(
         let columns = &board.grid.columns;
         let lengths: Vec<_> =
             columns.iter().map(|column| (column.label.chars().count(), column.reason != SAMPLE)).collect();
-        let shown = labels_shown(&lengths, cell_width_css.get());
+        let shown = labels(&lengths, cell_width_css.get());
         let head = |(i, column): (usize, &GridColumn)| {
-            let label = shown[i].then(|| column.label.clone());
+            let label = (shown[i] != Label::Hidden).then(|| column.label.clone());
             let index = (i + 2).to_string();
-            let (class, kind) = match column.reason.as_str() {
-                SAMPLE => ("sampled-head", ", sampled"),
-                _ => ("", ""),
+            let (kind_class, kind) = match column.reason.as_str() {
+                SAMPLE => ("", ", sampled"),
+                _ => ("snapshot-head", ""),
+            };
+            let class = if shown[i] == Label::AtStart {
+                format!("{kind_class} at-start")
+            } else {
+                kind_class.to_owned()
             };
             let title = format!("{}{kind}", column_phrase(&column.label));
             view! { <span role="columnheader" aria-colindex=index class=class title=title>{label}</span> }
@@ -741,7 +746,7 @@ fn legend(board: &Board) -> impl IntoView + use<> {
         (samples.stride > 1).then(|| format!("Of older steps only every {}th is still here", samples.stride));
     view! {
         {board.scale.map(scale_bar)}
-        <p class="scale legend" data-testid="legend">{sampled}{ooms}{retries}{lost}{thinned}</p>
+        <p class="scale grid-legend" data-testid="legend">{sampled}{ooms}{retries}{lost}{thinned}</p>
     }
 }
 

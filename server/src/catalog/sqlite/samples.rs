@@ -111,10 +111,13 @@ impl Catalog {
             false,
         )?;
         if width > 1 {
-            // Ranks without a snapshot at a snapshot's step shall not be holes in its column.
+            // Ranks without a snapshot at a step that has a column shall not be holes in it; of very many such
+            // steps the latest.
             let at_snapshots = sqlx::query(put_together!(
                 "WHERE process IN (SELECT value FROM json_each(?1)) AND step IN (
-                     SELECT DISTINCT last_step FROM snapshots WHERE run_id = ?3 AND last_step >= 0
+                     SELECT last_step FROM snapshots WHERE run_id = ?3 AND last_step >= 0
+                     UNION SELECT l.last_step FROM lost AS l JOIN processes AS p ON p.process = l.process
+                           WHERE p.run_id = ?3 AND l.last_step >= 0
                      ORDER BY last_step DESC LIMIT 512)"
             ))
             .bind(&among)
@@ -146,7 +149,7 @@ use put_together;
 
 fn stretches(rows: Vec<SqliteRow>, is_exact: bool) -> sqlx::Result<Vec<Stretch>> {
     let stretch = |row: &SqliteRow| {
-        let number = |name| Ok::<_, sqlx::Error>(row.try_get::<Option<i64>, _>(name)?);
+        let number = |name| row.try_get::<Option<i64>, _>(name);
         Ok(Stretch {
             process: row.try_get(0)?,
             device: row.try_get(1)?,
