@@ -1,7 +1,7 @@
 //! Someone watches a run while it trains: its grid has no holes between the snapshots.
 
 use serde_json::json;
-use thirtyfour::By;
+use thirtyfour::{By, Key};
 use tidegauge_api::{Place, paths::page};
 use tidegauge_tests::{Browser, Server, eventually, place::fixture};
 
@@ -95,8 +95,8 @@ async fn steps_between_snapshots_appear_while_the_run_goes_on() {
     );
     cell.click().await.unwrap();
     browser.driver().find(By::Css("[data-testid='grid']")).await.unwrap().focus().await.unwrap();
-    browser.press(&thirtyfour::Key::Right.to_string()).await;
-    browser.press(&thirtyfour::Key::Right.to_string()).await;
+    browser.press(&Key::Right.value().to_string()).await;
+    browser.press(&Key::Right.value().to_string()).await;
     browser.read("rank 1 · step 7").await;
 
     // The list of runs says how far it is.
