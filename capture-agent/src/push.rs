@@ -140,19 +140,16 @@ impl Server {
     /// [`PushError`], whose kind says whether to try again.
     pub fn send_samples(&self, batch: &SampleBatch) -> Result<(), PushError> {
         let json = serde_json::to_vec(batch).expect("a batch is words and numbers");
-        let mut request = self
-            .agent
-            .post(format!("{}{}", self.base, paths::SAMPLES))
-            .header("Content-Type", "application/json");
-        if let Some(authorization) = &self.authorization {
-            request = request.header("Authorization", authorization);
-        }
-        let answer = request.send(&json).map_err(|error| self.unanswered(&error))?;
-        match (answer.status().is_success(), has_media_type(&answer, "application/json")) {
-            (true, true) => Ok(()),
-            (true, false) => Err(self.refused_without_reason(answer.status())),
-            (false, _) => Err(self.failure(answer)),
-        }
+        self.knowing_the_token(&mut || {
+            let request = self.authorized(self.agent.post(format!("{}{}", self.base, paths::SAMPLES)))?;
+            let answer = request.header("Content-Type", "application/json").send(&json);
+            let answer = answer.map_err(|error| self.unanswered(&error))?;
+            match (answer.status().is_success(), has_media_type(&answer, "application/json")) {
+                (true, true) => Ok(()),
+                (true, false) => Err(self.refused_without_reason(answer.status())),
+                (false, _) => Err(self.failure(answer)),
+            }
+        })
     }
 
     /// Sends the snapshot in `file`. `progress` is told how many bytes went out with each read.
