@@ -24,6 +24,7 @@ use tidegauge_api::{
 use crate::{
     backoff::{Backoff, jitter},
     notices::Notices,
+    outbox::{Loss, Losses},
     push::{PushError, Server},
     recorder::Recorder,
 };
@@ -40,6 +41,9 @@ const MAX_WAITING: usize = 4_096;
 
 /// Lost snapshots that wait to be told one by one. Further ones are only counted.
 const MAX_LOST_WAITING: usize = MAX_BATCH_LOST;
+
+/// The longest reason of a loss that is told, characters; the rest is in this process's log.
+const MAX_WHY_CHARS: usize = 200;
 
 /// Samples in one request, about 100 KB.
 const MAX_SENT_AT_ONCE: usize = 1_024;
@@ -124,7 +128,8 @@ struct State {
     counts: Counts,
     /// The counts that the server has.
     told: Counts,
-    is_stopping: bool,
+    /// Since when what waits is the last.
+    stopping: Option<Instant>,
     /// Nothing is taken any more: the server takes none, or there is no thread.
     is_closed: bool,
     thread: Option<JoinHandle<()>>,
@@ -148,15 +153,24 @@ impl Mailbox {
         self.0.lock().place = Some(Place { first_step: None, last_step: None, reason: None, ..place });
     }
 
-    /// A snapshot was taken, or was to be taken, and nobody will see it: its window and, in words, what became of
-    /// it. It is counted and shown in the run's grid. Call it from any thread; it never waits for the network.
-    pub fn lost(&self, lost: Lost) {
-        self.add(|state| {
-            state.counts.n_lost += 1;
-            if state.lost.len() < MAX_LOST_WAITING {
-                state.lost.push(lost);
+    /// Snapshots that this process gave up, to be counted and shown in the run's grid. It may be called from any
+    /// thread and never waits for the network.
+    pub fn lost(&self, Losses { n, untold }: Losses) {
+        let lost = |loss: Loss| {
+            let Place { first_step, last_step, .. } = loss.place;
+            Lost {
+                first_step: first_step.or(last_step),
+                last_step,
+                why: loss.why.chars().take(MAX_WHY_CHARS).collect(),
             }
-        });
+        };
+        if n > 0 {
+            self.add(|state| {
+                state.counts.n_lost = state.counts.n_lost.max(n);
+                let room = MAX_LOST_WAITING.saturating_sub(state.lost.len());
+                state.lost.extend(untold.into_iter().take(room).map(lost));
+            });
+        }
     }
 
     fn put(&self, sample: Sample) {
@@ -175,7 +189,7 @@ impl Mailbox {
             return;
         }
         change(&mut state);
-        if state.thread.is_none() && !state.is_stopping {
+        if state.thread.is_none() && state.stopping.is_none() {
             match self.start() {
                 Ok(thread) => state.thread = Some(thread),
                 Err(error) => {
@@ -196,14 +210,18 @@ impl Mailbox {
 
     /// What waits is to be sent now, and nothing after it.
     pub fn stop(&self) {
-        self.0.lock().is_stopping = true;
+        self.0.lock().stopping.get_or_insert_with(Instant::now);
         self.0.changed.notify_all();
     }
 
-    /// Waits until a stopped mailbox has sent what it can, for at most `longest`.
+    /// Waits until a stopped mailbox has sent what it can, for at most `longest` since it was stopped.
     pub fn wait(&self, longest: Duration) {
-        let Some(thread) = self.0.lock().thread.take() else { return };
-        let deadline = Instant::now() + longest;
+        let (thread, stopping) = {
+            let mut state = self.0.lock();
+            (state.thread.take(), state.stopping)
+        };
+        let Some(thread) = thread else { return };
+        let deadline = stopping.unwrap_or_else(Instant::now) + longest;
         while !thread.is_finished() && Instant::now() < deadline {
             thread::sleep(Duration::from_millis(5));
         }
@@ -256,8 +274,8 @@ impl Shared {
 
     /// Waits for the next batch's time; whether it is the last.
     fn pause(&self, pause: Duration) -> bool {
-        let waited = self.changed.wait_timeout_while(self.lock(), pause, |state| !state.is_stopping);
-        waited.unwrap_or_else(PoisonError::into_inner).0.is_stopping
+        let waited = self.changed.wait_timeout_while(self.lock(), pause, |state| state.stopping.is_none());
+        waited.unwrap_or_else(PoisonError::into_inner).0.stopping.is_some()
     }
 }
 
@@ -420,6 +438,12 @@ mod tests {
         mailbox.wait(Duration::from_secs(60));
     }
 
+    fn losses(n: u64, n_untold: usize) -> Losses {
+        let place = Place { first_step: Some(1), last_step: Some(3), ..Place::default() };
+        let loss = Loss { place, why: "the disk is full".to_owned() };
+        Losses { n, untold: std::iter::repeat_n(loss, n_untold).collect() }
+    }
+
     fn waiting_and_dropped(mailbox: &Mailbox) -> (usize, u64) {
         let state = mailbox.0.lock();
         (state.waiting.len(), state.counts.n_dropped)
@@ -500,14 +524,14 @@ mod tests {
         for step in 1..=3 {
             mailbox.put(Sample { step, ..Sample::default() });
         }
-        let lost = Lost { first_step: Some(1), last_step: Some(3), why: "the disk is full".to_owned() };
-        mailbox.lost(lost.clone());
+        mailbox.lost(losses(1, 1));
         flush(&mailbox);
         let [request] = server.received().try_into().unwrap();
         assert_eq!(request.headers["authorization"], "Bearer secret");
         let batch = batch(&request);
         assert_eq!(batch.place, Place { rank: Some(3), ..Place::default() });
         assert_eq!((batch.samples.step.as_slice(), batch.n_lost, batch.n_dropped), (&[1, 2, 3][..], 1, 0));
+        let lost = Lost { first_step: Some(1), last_step: Some(3), why: "the disk is full".to_owned() };
         assert_eq!(batch.lost, [lost]);
     }
 
@@ -588,9 +612,11 @@ mod tests {
     fn what_is_lost_is_counted_also_where_it_cannot_be_told_one_by_one() {
         let mailbox = nowhere();
         mailbox.stop();
-        (0..MAX_LOST_WAITING + 5).for_each(|_| mailbox.lost(Lost::default()));
+        mailbox.lost(losses(500, 200));
+        mailbox.lost(losses(700, 200));
+        mailbox.lost(losses(0, 0));
         let batch = mailbox.0.lock().next_batch().unwrap();
-        assert_eq!((batch.n_lost, batch.lost.len()), (MAX_LOST_WAITING as u64 + 5, MAX_LOST_WAITING));
+        assert_eq!((batch.n_lost, batch.lost.len()), (700, MAX_LOST_WAITING));
         mailbox.0.lock().told = Counts { n_dropped: 0, n_lost: batch.n_lost };
         assert_eq!(mailbox.0.lock().next_batch(), None);
     }

@@ -168,12 +168,11 @@ impl Session {
     pub fn stop(&mut self) {
         self.end(State::Over);
         let (mut courier, mut left, flush) = (self.courier.take(), Left::default(), self.settings.flush);
-        // Both send at the same time, and together no longer than was set.
-        let begun = Instant::now();
-        self.mailbox.stop();
         (self.process.waiting)(&mut || {
+            // Both send at the same time: the courier stops the mailbox as soon as all is written.
             left = courier.take().map_or(left, |courier| courier.stop(flush));
-            self.mailbox.wait(flush.saturating_sub(begun.elapsed()));
+            self.mailbox.stop();
+            self.mailbox.wait(flush);
         });
         self.say_what_is_left(left);
     }
@@ -252,6 +251,7 @@ impl Session {
         match self.record() {
             Ok(courier) => {
                 self.state = State::Recording;
+                courier.tells_losses_to(&self.mailbox);
                 self.courier = Some(courier);
                 self.lookout = self.look_out();
                 // Steps that ended before are not in the history.
@@ -659,7 +659,13 @@ mod tests {
         double.0.lock().unwrap().cannot_write = true;
         train(&mut session(&server.address, &outbox, &double, &[("steps", "1,5")]), &double);
         assert_eq!(double.calls(), "record:77 read clear:77 read clear:77 stop");
-        assert!(server.received().is_empty());
+        // What could not be written is told to the server, and nothing else.
+        let batch = |request: &Received| serde_json::from_slice::<SampleBatch>(&request.body).unwrap();
+        let batches: Vec<_> = server.received().iter().map(batch).collect();
+        assert_eq!(batches.last().map(|batch| batch.n_lost), Some(2));
+        let lost: Vec<_> = batches.iter().flat_map(|batch| &batch.lost).collect();
+        assert_eq!((lost[1].first_step, lost[1].last_step), (Some(2), Some(5)));
+        assert!(lost.iter().all(|lost| lost.why == "the disk is full"), "{lost:?}");
     }
 
     #[test]
