@@ -7,7 +7,12 @@
 //! No method fails: what goes wrong is said, and after [`MAX_FAILURES`] in a row the session stands down. Only
 //! [`Session::stop`] waits for the network, for as long as the settings allow.
 
-use std::{io, path::Path, sync::Arc, time::Duration};
+use std::{
+    io,
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use tidegauge_api::Place;
 use tidegauge_snapshot::words::size;
@@ -427,8 +432,7 @@ mod tests {
 
     use tempfile::TempDir;
     use tidegauge_api::{
-        Sidecar,
-        paths,
+        Sidecar, paths,
         samples::{Sample, SampleBatch},
     };
 

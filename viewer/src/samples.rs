@@ -86,6 +86,14 @@ pub struct Beside {
     troubles: BTreeMap<(usize, usize), usize>,
 }
 
+/// A column of the grid, of the samples, or of both.
+struct Joined {
+    /// Those without a step last, then by step; a stretch of samples before the snapshot it begins with.
+    key: (bool, Option<u64>, bool),
+    of_grid: Option<usize>,
+    sampled: Option<usize>,
+}
+
 impl Beside {
     /// Adds columns for samples to a grid. A step that has a column already gets no other one.
     pub fn join(grid: Grid, samples: GridSamples) -> (Grid, Self) {
@@ -95,32 +103,32 @@ impl Beside {
                 && sampled.first_step == sampled.last_step
                 && column.last_step == Some(sampled.first_step)
         };
-        // What comes first in a tie are the samples: a stretch begins before the snapshot in it.
-        let mut order: Vec<((bool, u64, bool), Option<usize>, Option<usize>)> = Vec::new();
+        let mut order = Vec::new();
         for (i, column) in columns.iter().enumerate() {
             let sampled = samples.columns.iter().position(|sampled| is_of(column, sampled));
-            let step = column.last_step.unwrap_or(u64::MAX);
-            order.push(((column.last_step.is_none(), step, true), Some(i), sampled));
+            let key = (column.last_step.is_none(), column.last_step, true);
+            order.push(Joined { key, of_grid: Some(i), sampled });
         }
-        for (i, sampled) in samples.columns.iter().enumerate() {
-            if !columns.iter().any(|column| is_of(column, sampled)) {
-                order.push(((false, sampled.first_step, false), None, Some(i)));
+        for (i, column) in samples.columns.iter().enumerate() {
+            if !columns.iter().any(|of_grid| is_of(of_grid, column)) {
+                let key = (false, Some(column.first_step), false);
+                order.push(Joined { key, of_grid: None, sampled: Some(i) });
             }
         }
-        order.sort_by_key(|(key, ..)| *key);
+        order.sort_by_key(|joined| joined.key);
         let mut now_at = vec![0; columns.len()];
-        for (now, (_, was, _)) in (0..).zip(&order) {
-            if let Some(was) = was {
+        for (now, Joined { of_grid, .. }) in (0..).zip(&order) {
+            if let Some(was) = of_grid {
                 now_at[*was] = now;
             }
         }
         let moved = |column: &mut u32| *column = now_at.get(*column as usize).copied().unwrap_or(*column);
         cells.iter_mut().for_each(|cell| moved(&mut cell.column));
         lost.iter_mut().for_each(|lost| moved(&mut lost.column));
-        let joined = order.iter().filter_map(|(_, was, sampled)| match (was, sampled) {
-            (Some(was), _) => columns.get(*was).cloned(),
-            (None, Some(sampled)) => Some(sample_column(&samples.columns[*sampled])),
-            (None, None) => None,
+        let joined = order.iter().filter_map(|joined| match joined {
+            Joined { of_grid: Some(was), .. } => columns.get(*was).cloned(),
+            Joined { sampled: Some(sampled), .. } => Some(sample_column(&samples.columns[*sampled])),
+            Joined { .. } => None,
         });
         let joined = joined.collect();
         let of_row = |row: &SampleRow| (row.role.clone(), row.rank);
@@ -136,7 +144,7 @@ impl Beside {
         });
         let beside = Self {
             rows: sampled_rows,
-            columns: order.iter().map(|(_, _, sampled)| *sampled).collect(),
+            columns: order.iter().map(|joined| joined.sampled).collect(),
             troubles: troubles.collect(),
             samples,
         };
