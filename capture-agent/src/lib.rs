@@ -16,6 +16,7 @@ pub mod settings;
 pub mod choice;
 pub mod plan;
 pub mod growth;
+pub mod samples;
 pub mod request;
 pub mod whereabouts;
 pub mod recorder;

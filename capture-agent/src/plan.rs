@@ -102,6 +102,11 @@ impl Windows {
         (first <= last).then_some(Steps { first: Some(first), last: Some(last) })
     }
 
+    /// The last step that ended.
+    pub fn done(&self) -> Option<u64> {
+        self.done
+    }
+
     /// The steps that a snapshot taken now, amid a step, covers.
     pub fn so_far(&self) -> Steps {
         let last = self.done.map(|_| self.in_progress());

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, io};
 
 use serde_json::Value;
-use tidegauge_api::Sidecar;
+use tidegauge_api::{Sidecar, samples::Sample};
 
 use crate::{backend::Recording, beside::Pending, outbox::Draft};
 
@@ -35,6 +35,17 @@ pub trait Recorder: Send {
     /// # Errors
     /// When it cannot be read.
     fn peak_bytes(&mut self) -> Result<u64, RecorderError>;
+
+    /// What the current device's allocator counts, with `asks_device` also what the driver says of its memory; none
+    /// while the program has not used the device. Step and time are the caller's. Asked at each step: it must be
+    /// quick.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    fn sample(&mut self, asks_device: bool) -> Result<Option<Sample>, RecorderError> {
+        let _ = asks_device;
+        Ok(None)
+    }
 
     /// Reads the history, and nothing else.
     ///

@@ -7,7 +7,12 @@
 //! No method fails: what goes wrong is said, and after [`MAX_FAILURES`] in a row the session stands down. Only
 //! [`Session::stop`] waits for the network, for as long as the settings allow.
 
-use std::{io, path::Path, sync::Arc, time::Duration};
+use std::{
+    io,
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use tidegauge_api::Place;
 use tidegauge_snapshot::words::size;
@@ -20,6 +25,7 @@ use crate::{
     plan::{Due, Steps, Windows},
     recorder::{Group, Recorder},
     request::Lookout,
+    samples::{Mailbox, Sampling},
     settings::Settings,
     taking::{Taken, Taking},
     whereabouts::{Surroundings, Whereabouts},
@@ -73,6 +79,9 @@ pub struct Session {
     lookout: Option<Lookout>,
     /// There when growth is watched.
     growth: Option<Growth>,
+    sampling: Sampling,
+    /// Where samples and lost snapshots are told.
+    mailbox: Mailbox,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,6 +103,8 @@ impl Session {
         let windows = Windows::new(settings.steps.clone(), settings.window);
         let whereabouts = Whereabouts::find(&settings.said, surroundings(&process, recorder.group()));
         let growth = settings.growth.map(Growth::new);
+        let mailbox = Mailbox::new(settings.server.clone(), Arc::clone(&notices));
+        let sampling = Sampling::new(settings.samples, mailbox.clone());
         let (is_settled, n_failures, state, courier, lookout) = (false, 0, State::Waiting, None, None);
         let taking = None;
         Self {
@@ -110,6 +121,8 @@ impl Session {
             courier,
             lookout,
             growth,
+            sampling,
+            mailbox,
         }
     }
 
@@ -126,9 +139,23 @@ impl Session {
     pub fn step(&mut self, n: Option<u64>) {
         self.settle();
         match self.windows.end_of_step(n) {
-            Ok(due) if self.state == State::Recording => self.do_what_is_due(due),
-            Ok(_) => {}
+            Ok(due) => {
+                self.sample();
+                if self.state == State::Recording {
+                    self.do_what_is_due(due);
+                }
+            }
             Err(error) => self.notices.say_once("step-back", error),
+        }
+    }
+
+    /// Ranks that do not record are sampled, too, once the device is there.
+    fn sample(&mut self) {
+        let is_sampled = self.settings.sample_ranks.contains(self.whereabouts.among());
+        if let (State::Recording | State::Bystander, true, Some(step)) =
+            (self.state, is_sampled, self.windows.done())
+        {
+            self.sampling.end_of_step(step, Instant::now(), (self.process.now_us)(), &mut *self.recorder);
         }
     }
 
@@ -145,9 +172,13 @@ impl Session {
     /// left and how to send it.
     pub fn stop(&mut self) {
         self.end(State::Over);
-        let Some(courier) = self.courier.take() else { return };
-        let (mut courier, mut left, flush) = (Some(courier), Left::default(), self.settings.flush);
-        (self.process.waiting)(&mut || left = courier.take().map_or(left, |courier| courier.stop(flush)));
+        let (mut courier, mut left, flush) = (self.courier.take(), Left::default(), self.settings.flush);
+        (self.process.waiting)(&mut || {
+            // Both send at the same time: the courier stops the mailbox as soon as all is written.
+            left = courier.take().map_or(left, |courier| courier.stop(flush));
+            self.mailbox.stop();
+            self.mailbox.wait(flush);
+        });
         self.say_what_is_left(left);
     }
 
@@ -211,6 +242,7 @@ impl Session {
             _ => {}
         }
         self.notices.on_rank(self.whereabouts.rank);
+        self.sampling.belong_to(self.whereabouts.place());
         if let Some(lack) = self.settings.ranks.lacks(self.whereabouts.among()) {
             self.notices.say_once("ranks", lack);
         }
@@ -224,6 +256,7 @@ impl Session {
         match self.record() {
             Ok(courier) => {
                 self.state = State::Recording;
+                courier.tells_losses_to(&self.mailbox);
                 self.courier = Some(courier);
                 self.lookout = self.look_out();
                 // Steps that ended before are not in the history.
@@ -398,7 +431,10 @@ mod tests {
     };
 
     use tempfile::TempDir;
-    use tidegauge_api::Sidecar;
+    use tidegauge_api::{
+        Sidecar, paths,
+        samples::{Sample, SampleBatch},
+    };
 
     use super::*;
     use crate::{
@@ -418,6 +454,7 @@ mod tests {
         fails: Option<&'static str>,
         cannot_write: bool,
         peak_bytes: Option<u64>,
+        samples: Option<u64>,
     }
 
     #[derive(Clone, Default)]
@@ -457,6 +494,11 @@ mod tests {
 
         fn peak_bytes(&mut self) -> Result<u64, RecorderError> {
             self.0.lock().unwrap().peak_bytes.ok_or_else(|| RecorderError("no peak".to_owned()))
+        }
+
+        fn sample(&mut self, _: bool) -> Result<Option<Sample>, RecorderError> {
+            let allocated = self.0.lock().unwrap().samples;
+            Ok(allocated.map(|allocated| Sample { allocated: Some(allocated), ..Sample::default() }))
         }
 
         fn read(&mut self) -> Result<Box<dyn Unwritten>, RecorderError> {
@@ -572,6 +614,40 @@ mod tests {
         assert_eq!(std::fs::read_dir(outbox.path()).unwrap().count(), 0);
     }
 
+    /// The steps that were sampled, with the rank they came from.
+    fn sampled(received: &[Received]) -> Vec<(Option<u32>, Vec<u64>)> {
+        let batches = received.iter().filter(|request| request.line.contains(paths::SAMPLES));
+        let batch = |request: &Received| serde_json::from_slice::<SampleBatch>(&request.body).unwrap();
+        batches.map(batch).map(|batch| (batch.place.rank, batch.samples.step)).collect()
+    }
+
+    #[test]
+    fn steps_between_snapshots_are_sampled_also_on_ranks_that_do_not_record() {
+        // Steps of this test take no time: it samples them all the same.
+        let slowly = |session: &mut Session| {
+            session.begin();
+            for _ in 1..=3 {
+                session.step(None);
+                std::thread::sleep(crate::samples::LEAST_PAUSE);
+            }
+            session.stop();
+        };
+        let run = |keywords: &[(&'static str, &str)]| {
+            let (server, outbox, double) =
+                (FakeServer::that_takes_all(), TempDir::new().unwrap(), Double::default());
+            double.0.lock().unwrap().samples = Some(512);
+            slowly(&mut session(&server.address, &outbox, &double, keywords));
+            (sampled(&server.received()), double.calls())
+        };
+        let one = [("steps", "none"), ("rank", "1")];
+        assert_eq!(run(&one).0, [(Some(1), vec![1, 2, 3])]);
+        let (samples, calls) = run(&[one[0], one[1], ("ranks", "0")]);
+        assert_eq!((samples, calls.as_str()), (vec![(Some(1), vec![1, 2, 3])], ""));
+        assert_eq!(run(&[one[0], one[1], ("samples", "2")]).0, [(Some(1), vec![2])]);
+        assert_eq!(run(&[one[0], one[1], ("samples", "0")]).0, []);
+        assert_eq!(run(&[one[0], one[1], ("sample_ranks", "0,2")]).0, []);
+    }
+
     #[test]
     fn a_window_of_one_step_holds_that_step_only() {
         let (server, outbox, double) =
@@ -587,7 +663,13 @@ mod tests {
         double.0.lock().unwrap().cannot_write = true;
         train(&mut session(&server.address, &outbox, &double, &[("steps", "1,5")]), &double);
         assert_eq!(double.calls(), "record:77 read clear:77 read clear:77 stop");
-        assert!(server.received().is_empty());
+        // What could not be written is told to the server, and nothing else.
+        let batch = |request: &Received| serde_json::from_slice::<SampleBatch>(&request.body).unwrap();
+        let batches: Vec<_> = server.received().iter().map(batch).collect();
+        assert_eq!(batches.last().map(|batch| batch.n_lost), Some(2));
+        let lost: Vec<_> = batches.iter().flat_map(|batch| &batch.lost).collect();
+        assert_eq!((lost[1].first_step, lost[1].last_step), (Some(2), Some(5)));
+        assert!(lost.iter().all(|lost| lost.why == "the disk is full"), "{lost:?}");
     }
 
     #[test]

@@ -53,6 +53,10 @@ pub struct Settings {
     pub window: Window,
     /// From which growth of memory on a snapshot is taken that was not planned; off without.
     pub growth: Option<GrowthSettings>,
+    /// Samples are taken at the ends of steps whose number this divides; none with 0.
+    pub samples: u64,
+    /// On which ranks, also those that do not record.
+    pub sample_ranks: RankChoice,
     /// What is recorded.
     pub recording: Recording,
     /// What becomes of paths in stacks before they leave.
@@ -165,6 +169,8 @@ pub const NAMES: &[&str] = &[
     "window",
     "growth",
     "growth_pause",
+    "samples",
+    "sample_ranks",
     "stacks",
     "context",
     "max_entries",
@@ -217,6 +223,8 @@ impl Settings {
                 _ => Window::SincePrevious,
             },
             growth: chosen.growth()?,
+            samples: chosen.samples()?,
+            sample_ranks: chosen.choice("sample_ranks", "all")?,
             recording: Recording {
                 context: chosen.word("context", &["all", "alloc", "state"])?.unwrap_or("all".to_owned()),
                 stacks: chosen.word("stacks", &["python", "all"])?.unwrap_or("python".to_owned()),
@@ -286,6 +294,12 @@ impl Settings {
             "window" => self.window.as_str().to_owned(),
             "growth" => growth(|growth| growth.factor.to_string()),
             "growth_pause" => growth(|growth| growth.pause_steps.to_string()),
+            "samples" => match self.samples {
+                0 => "off".to_owned(),
+                1 => "every step".to_owned(),
+                every => format!("every {every} steps"),
+            },
+            "sample_ranks" => self.sample_ranks.to_string(),
             "stacks" => self.recording.stacks.clone(),
             "context" => self.recording.context.clone(),
             "max_entries" => self.recording.max_entries.to_string(),
@@ -404,6 +418,13 @@ impl Chosen<'_> {
         Ok(Redaction::new(&strip, paths.unwrap_or_default()))
     }
 
+    fn samples(&self) -> Result<u64, SettingError> {
+        match self.text("samples") {
+            Some((_, text)) if text.trim() == "off" => Ok(0),
+            _ => Ok(self.parsed("samples", r#""off" or a number of steps"#)?.unwrap_or(1)),
+        }
+    }
+
     fn word(&self, name: &str, words: &[&str]) -> Result<Option<String>, SettingError> {
         let Some((name, text)) = self.text(name) else { return Ok(None) };
         match words.contains(&text.as_str()) {
@@ -492,6 +513,19 @@ mod tests {
         assert_eq!((of("growth"), of("insecure").0), (("off", Source::Default), "no"));
         // Each has words of its own.
         assert!(all.iter().all(|setting| !setting.value.is_empty()));
+    }
+
+    #[test]
+    fn samples_are_on_until_they_are_switched_off() {
+        let samples = |keywords: &[(&'static str, &str)]| {
+            settings(keywords, &[]).map(|s| (s.samples, s.sample_ranks.to_string()))
+        };
+        assert_eq!(samples(&[]), Ok((1, "all".to_owned())));
+        assert_eq!(samples(&[("samples", "off")]), samples(&[("samples", "0")]));
+        let some = samples(&[("samples", "10"), ("sample_ranks", "0,8")]);
+        assert_eq!(some, Ok((10, "0, 8".to_owned())));
+        let sentence = r#"samples: expected "off" or a number of steps, found "often""#;
+        assert_eq!(samples(&[("samples", "often")]), Err(sentence.to_owned()));
     }
 
     #[test]

@@ -1,6 +1,10 @@
 //! The agent in real training: `tests/e2e/training.rs` on PyTorch and a stand-in for CUDA.
 
-use std::{fs, process::Command};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use anyhow::Result;
 
@@ -34,11 +38,30 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Tally> {
         }
         fs::write(&ready, "")?;
     }
-    let interpreter = folder.join(format!("torch-{TORCH}/bin/python"));
+    let interpreter = interpreter(&folder);
     python::install(&interpreter, &python::wheel(workspace, &interpreter)?)?;
 
     let mut tests = browser::product_tests(workspace)?;
     // Each test trains on two ranks: one at a time is enough for any desk.
     tests.env("TIDEGAUGE_TEST_TORCH", &folder).env("RUST_TEST_THREADS", "1");
     counted(tests.args(["--", "training::"]))
+}
+
+/// The folder with PyTorch and the stand-in, if they have been set up.
+pub(crate) fn ready(workspace: &Workspace) -> Result<Option<PathBuf>> {
+    let folder = workspace.folder("fake-cuda")?;
+    Ok(folder.join(format!("ready-{TORCH}")).exists().then_some(folder))
+}
+
+/// The Python that has PyTorch.
+pub(crate) fn interpreter(folder: &Path) -> PathBuf {
+    folder.join(format!("torch-{TORCH}/bin/python"))
+}
+
+/// A script of ours on the stand-in.
+pub(crate) fn script(workspace: &Workspace, folder: &Path, script: &str) -> Command {
+    let mut command = Command::new("bash");
+    command.arg(workspace.root.join("tests/fake-cuda/run.sh")).arg(folder).arg(TORCH);
+    command.arg(workspace.root.join(script));
+    command
 }

@@ -17,6 +17,8 @@ def start(
     window: Literal["since_previous", "step"] | None = None,
     growth: float | Literal["off"] | None = None,
     growth_pause: int | None = None,
+    samples: int | Literal["off"] | None = None,
+    sample_ranks: Iterable[int | str | range] | str | None = None,
     stacks: Literal["python", "all"] | None = None,
     context: Literal["all", "alloc", "state"] | None = None,
     max_entries: int | None = None,
@@ -55,6 +57,9 @@ def start(
     growth: A factor, such as 1.2: a step whose peak is that much above the median of recent steps takes a snapshot.
         Default: off.
     growth_pause: At most one snapshot of growth in so many steps. Default: 100.
+    samples: At the ends of steps whose number this divides the allocator's counters are read and sent, which is cheap;
+        at most once in ten milliseconds. 0 or "off" for none. Default: 1, every step.
+    sample_ranks: On which ranks, also those that do not record. Default: ``"all"``.
     stacks: "python" (the default), or "all" to add C++ frames, which makes snapshots very slow to take.
     context: For which events stacks are kept. Default: "all".
     max_entries: The most events that are kept for one snapshot. Default: 100000.

@@ -134,4 +134,5 @@ class Allocator:
         stats = {f"{key}.all.current": now for key, now in self.levels().items()}
         stats.update({f"{key}.all.peak": peak for key, peak in self.peaks.items()})
         stats.update({f"allocation.all.{key}": n for key, n in self.counts.items()})
+        stats.update({"num_ooms": 0, "num_alloc_retries": 0})
         return stats

@@ -35,6 +35,7 @@ def backend(name, allocator, is_available):
     module._lazy_call = lazy_call
     module.device_count = lambda: N_DEVICES
     module.memory_stats = lambda device=0: allocator.memory_stats() if device == 0 else {}
+    module.current_device = lambda: 0
     module.mem_get_info = lambda device=0: (60 << 30, 64 << 30)
     module.synchronize = lambda: module.calls.append("synchronize")
     module.alloc, module.free = alloc, allocator.free
