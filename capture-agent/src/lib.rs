@@ -18,6 +18,8 @@ pub mod plan;
 pub mod growth;
 pub mod request;
 pub mod whereabouts;
+pub mod neighbors;
+pub mod frameworks;
 pub mod recorder;
 pub mod backend;
 pub mod taking;

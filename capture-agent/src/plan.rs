@@ -96,6 +96,27 @@ impl Windows {
         })
     }
 
+    /// Step `n` begins: all before it have ended, whatever was said of them. Where windows hold their step alone,
+    /// what was recorded before it does not belong to it.
+    pub fn beginning_of_step(&mut self, n: u64) -> Due {
+        let before = n.saturating_sub(1);
+        if n == 0 || self.done.is_some_and(|done| done >= before) && self.first.is_none_or(|first| first >= n)
+        {
+            return Due::Nothing;
+        }
+        self.done = Some(self.done.unwrap_or(before).max(before));
+        self.first.get_or_insert(n);
+        if self.window == Window::Step { Due::Clear } else { Due::Nothing }
+    }
+
+    /// Somebody else numbers the steps from now on, and says that step `n` ended; without `n`, its first. What is
+    /// recorded belongs to that step.
+    pub fn renumber(&mut self, n: Option<u64>) {
+        if self.done.is_some_and(|done| n.unwrap_or(1) < done) {
+            (self.done, self.n_done, self.first) = (None, 0, None);
+        }
+    }
+
     /// The steps that ended since the history was cleared, if any did.
     pub fn since_cleared(&self) -> Option<Steps> {
         let (first, last) = (self.first?, self.done?);

@@ -129,7 +129,7 @@ impl Doctor {
 }
 
 /// "steps=1,5" as a keyword and its text.
-fn setting(text: &str) -> Result<(&'static str, String), String> {
+pub(crate) fn setting(text: &str) -> Result<(&'static str, String), String> {
     let (name, value) = text.split_once('=').ok_or("expected NAME=VALUE, such as steps=1,5")?;
     let known = NAMES.iter().find(|known| **known == name);
     let known =

@@ -55,9 +55,7 @@ pub(crate) fn quietly(entry: impl FnOnce()) {
 
 /// Starts the session, unless one runs already.
 pub(crate) fn start(py: Python<'_>, keywords: &BTreeMap<&str, String>) {
-    let is_running = OWNER.load(Ordering::Relaxed) == std::process::id()
-        && SESSION.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner).is_some();
-    if is_running {
+    if is_running(py) {
         return notices().say_once("started-twice", "start() again is ignored: it records already");
     }
     match prepare(py, keywords) {
@@ -65,6 +63,12 @@ pub(crate) fn start(py: Python<'_>, keywords: &BTreeMap<&str, String>) {
         Ok(None) => {}
         Err(sentence) => notices().say(format_args!("nothing is recorded: {sentence}")),
     }
+}
+
+/// Whether this process has a session, be it of a rank that records or not.
+pub(crate) fn is_running(py: Python<'_>) -> bool {
+    OWNER.load(Ordering::Relaxed) == std::process::id()
+        && SESSION.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner).is_some()
 }
 
 fn prepare(py: Python<'_>, keywords: &BTreeMap<&str, String>) -> Result<Option<(Session, Torch)>, String> {
