@@ -36,6 +36,15 @@ def described(snapshot):
     return {"events": n_events, "allocations": n_allocations, "digest": digest.hexdigest()}
 
 
+def allocations_so_far(witness, step, when="after"):
+    """Tells a witness how many allocations there were by then."""
+    import torch
+
+    n = torch.cuda.memory_stats().get("allocation.all.allocated", 0)
+    with open(witness, "a") as file:
+        print(json.dumps({"step": step, "when": when, "allocations_so_far": n}), file=file)
+
+
 def main():
     snapshots = []
     for path in sys.argv[1:]:

@@ -8,9 +8,10 @@ use tidegauge_capture_agent::{frameworks::StepsBy, settings::variable};
 use crate::{agent, keywords};
 
 /// Start the session unless this process has one. What an adapter sets is a default: a variable wins over it.
+/// `is_used` says that torch is just making the device usable.
 #[pyfunction]
-#[pyo3(signature = (**settings))]
-pub(crate) fn start_unless_running(py: Python<'_>, settings: Option<Bound<'_, PyDict>>) {
+#[pyo3(signature = (is_used=false, **settings))]
+pub(crate) fn start_unless_running(py: Python<'_>, is_used: bool, settings: Option<Bound<'_, PyDict>>) {
     agent::quietly(|| {
         if agent::is_running(py) {
             return;
@@ -20,7 +21,7 @@ pub(crate) fn start_unless_running(py: Python<'_>, settings: Option<Bound<'_, Py
             .into_iter()
             .filter(|(name, _)| is_unset(name))
             .collect();
-        agent::start(py, &settings);
+        agent::start_when(py, &settings, is_used);
     });
 }
 

@@ -24,8 +24,8 @@ def quietly(by):
 
 
 def begin(counts_optimizer_steps):
-    """Starts the session of a process that uses a device, unless its script did."""
-    _agent.start_unless_running()
+    """Starts the session of a process whose device torch is just making usable, unless its script did."""
+    _agent.start_unless_running(is_used=True)
     if counts_optimizer_steps and _agent.is_running():
         count_optimizer_steps()
 
