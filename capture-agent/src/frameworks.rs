@@ -131,6 +131,16 @@ mod tests {
     }
 
     #[test]
+    fn what_is_called_driven_is_what_the_tests_of_the_whole_product_install() {
+        let clients = include_str!("../../tests/training/clients.txt");
+        for framework in FRAMEWORKS {
+            let Some(driven) = framework.driven else { continue };
+            let line = format!("{}=={driven}", framework.package);
+            assert!(clients.lines().any(|client| client == line), "{line} is not among them");
+        }
+    }
+
+    #[test]
     fn every_word_of_a_sidecar_is_read_again() {
         let names = FRAMEWORKS.iter().map(|framework| framework.name);
         for word in names.chain(["opt_step", "tidegauge.step"]) {

@@ -8,3 +8,4 @@ mod open_without_upload;
 mod bad_file;
 mod command_line;
 mod training;
+mod frameworks;

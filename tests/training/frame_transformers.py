@@ -51,8 +51,8 @@ def main():
             callbacks=callbacks,
         )
         trainer.train()
-    # Its own exit code, whatever becomes of the agent.
-    sys.exit(7)
+    # Its own exit code, whatever becomes of the agent; torchrun would kill the other ranks for it.
+    sys.exit(0 if "TORCHELASTIC_RUN_ID" in os.environ else 7)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ usage: witness.py FILE…    prints the same for pickles, and how many events ar
 import collections
 import hashlib
 import json
+import os
 import pickle
 import sys
 
@@ -40,6 +41,7 @@ def allocations_so_far(witness, step, when="after"):
     """Tells a witness how many allocations there were by then."""
     import torch
 
+    witness = witness.replace("-0.jsonl", f"-{os.environ.get('RANK', '0')}.jsonl")
     n = torch.cuda.memory_stats().get("allocation.all.allocated", 0)
     with open(witness, "a") as file:
         print(json.dumps({"step": step, "when": when, "allocations_so_far": n}), file=file)
