@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 use tidegauge_api::snapshot::{SnapshotDetails, State};
-use tidegauge_tests::{Server, eventually, framed::Framed, training::EXIT_CODE};
+use tidegauge_tests::{Server, eventually, framed::Framed, place::cli, training::EXIT_CODE};
 
 /// All snapshots of the only run, by role and rank, once the server has read them.
 async fn rows(server: &Server, n_snapshots: usize) -> (String, BTreeMap<String, Vec<SnapshotDetails>>) {
@@ -179,4 +179,62 @@ async fn verl_without_us_records_on_every_rank_and_loses_its_peaks() {
     let end = training.witness(0).pop().unwrap();
     assert_eq!((&end["is_peak_kept"], &end["has_files"]), (&false.into(), &true.into()));
     assert!(!training.has_outbox() && !training.ended.said.contains("tidegauge"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn verls_finish_hook_sends_what_its_own_process_wrote_and_nothing_else() {
+    let server = Server::start();
+    let profiles = tempfile::tempdir().unwrap();
+    let push = format!(
+        r#"{} push --framework verl --run hooked --server {} "$VERL_PROFILE_SAVE_PATH""#,
+        cli().display(),
+        server.address()
+    );
+    let worker = |roles: &str| {
+        let env = [
+            ("RANK", "0"),
+            ("TRAINING_ROLES", roles),
+            ("TRAINING_PROFILES", profiles.path().to_str().unwrap()),
+            ("TRAINING_FINISH_HOOK", push.as_str()),
+            ("TIDEGAUGE_AUTO", "0"),
+        ];
+        let training = Framed::train(&[], "frame_verl.py", 5, &[], &env);
+        assert_eq!(training.ended.code, Some(EXIT_CODE), "{}", training.ended.said);
+        training.ended.printed
+    };
+    let first = worker("actor_rollout");
+    assert!(first.contains("0 files of other processes left to them"), "{first}");
+    // It finds the files of the first in the folder, too.
+    let second = worker("critic");
+    assert!(second.contains("2 files of other processes left to them"), "{second}");
+
+    let (run, rows) = rows(&server, 4).await;
+    assert_eq!(run, "hooked");
+    assert_eq!(rows.keys().collect::<Vec<_>>(), ["actor_rollout 0", "critic 0"]);
+    assert!(rows.values().all(|snapshots| labels(snapshots) == ["2", "4"]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn in_actors_of_ray_verls_workers_record_and_their_driver_does_not() {
+    let server = Server::start();
+    let address = format!("server={}", server.address());
+    let env = [("TIDEGAUGE_AUTO", "verl")];
+    let training = Framed::train(&[], "frame_ray.py", 5, &["flush_secs=60", &address], &env);
+    assert_eq!(training.ended.code, Some(EXIT_CODE), "{}", training.ended.said);
+    let (run, rows) = rows(&server, 2).await;
+    // Nobody gave it a name; Ray's is the same in all actors.
+    assert_eq!(run, "ray-01000000");
+    assert_eq!(rows.keys().collect::<Vec<_>>(), ["actor_rollout 0"]);
+    let snapshots = &rows["actor_rollout 0"];
+    assert_eq!(labels(snapshots), ["2", "4"]);
+    check_windows(&training, 0, snapshots);
+    assert_eq!(said(&snapshots[0], "ray")["actor"], "x8Kq2bWorkerDict_0:0");
+    assert_eq!(training.witness(1).pop().unwrap()["is_recording"], false);
+}
+
+#[test]
+fn the_guides_configuration_for_verl_is_one_that_verl_takes() {
+    let guide = Framed::train(&[], "verl_guide.py", 0, &[], &[]);
+    assert_eq!(guide.ended.code, Some(0), "{}{}", guide.ended.printed, guide.ended.said);
+    assert!(guide.ended.printed.contains("overrides are verl's"), "{}", guide.ended.printed);
 }

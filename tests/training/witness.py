@@ -37,14 +37,19 @@ def described(snapshot):
     return {"events": n_events, "allocations": n_allocations, "digest": digest.hexdigest()}
 
 
-def allocations_so_far(witness, step, when="after"):
+def allocations_so_far(witness, step):
     """Tells a witness how many allocations there were by then."""
     import torch
 
-    witness = witness.replace("-0.jsonl", f"-{os.environ.get('RANK', '0')}.jsonl")
     n = torch.cuda.memory_stats().get("allocation.all.allocated", 0)
+    testify(witness, {"step": step, "allocations_so_far": n})
+
+
+def testify(witness, what):
+    """Tells this rank's witness something; `witness` is that of rank 0."""
+    witness = witness.replace("-0.jsonl", f"-{os.environ.get('RANK', '0')}.jsonl")
     with open(witness, "a") as file:
-        print(json.dumps({"step": step, "when": when, "allocations_so_far": n}), file=file)
+        print(json.dumps(what), file=file)
 
 
 def main():

@@ -8,6 +8,7 @@
 mod inspect;
 mod export;
 mod push;
+mod framework;
 mod watch;
 mod agent;
 mod take;

@@ -19,6 +19,9 @@ _NAME = "verl"
 # What verl puts before the name of a snapshot that it takes when memory runs out.
 _OOM = "oom"
 
+# What people call what verl calls by its kind of model.
+_ROLES = {"value_model": "critic"}
+
 # Profilers of this process that were started and not stopped, by id: which step that was, and whose role they have.
 _started = {}
 
@@ -65,7 +68,8 @@ def _note_roles(dispatcher_class):
         construct(self, *arguments, **keywords)
         profiler = getattr(self, "_impl", None)
         if isinstance(getattr(profiler, "sampler", None), _Sampler):
-            profiler.sampler.role = getattr(self, "save_file_prefix", None)
+            role = getattr(self, "save_file_prefix", None)
+            profiler.sampler.role = _ROLES.get(role, role)
 
     dispatcher_class.__init__ = constructed
 
