@@ -19,6 +19,8 @@ pub mod growth;
 pub mod samples;
 pub mod request;
 pub mod whereabouts;
+pub mod neighbors;
+pub mod frameworks;
 pub mod recorder;
 pub mod backend;
 pub mod taking;

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, io};
 use serde_json::Value;
 use tidegauge_api::{Sidecar, samples::Sample};
 
-use crate::{backend::Recording, beside::Pending, outbox::Draft};
+use crate::{backend::Recording, beside::Pending, neighbors::Neighbors, outbox::Draft};
 
 /// Keeps a memory history: torch in training, a double in tests.
 ///
@@ -80,6 +80,17 @@ pub trait Recorder: Send {
 
     /// Rank and world size, once the process has joined a group.
     fn group(&mut self) -> Option<Group>;
+
+    /// What other packages in the process know of it.
+    fn neighbors(&mut self) -> Neighbors {
+        Neighbors::default()
+    }
+
+    /// What the ranks of the group call this run: rank 0 proposes a name, the others wait shortly for it. `None`
+    /// where that does not work.
+    fn agreed_run(&mut self, _proposed: &str, _group: Group) -> Option<String> {
+        None
+    }
 
     /// Writes into a sidecar what it is and how it records.
     fn describe(&self, recording: &Recording, sidecar: &mut Sidecar);

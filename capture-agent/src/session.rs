@@ -7,6 +7,8 @@
 //! No method fails: what goes wrong is said, and after [`MAX_FAILURES`] in a row the session stands down. Only
 //! [`Session::stop`] waits for the network, for as long as the settings allow.
 
+mod told;
+
 use std::{
     io,
     path::Path,
@@ -19,7 +21,9 @@ use tidegauge_snapshot::words::size;
 
 use crate::{
     courier::{Courier, Left, Parcel},
+    frameworks::{Believed, StepsBy},
     growth::{Grown, Growth},
+    neighbors::Neighbors,
     notices::Notices,
     outbox::Outbox,
     plan::{Due, Steps, Windows},
@@ -67,6 +71,12 @@ pub struct Session {
     notices: Arc<Notices>,
     windows: Windows,
     whereabouts: Whereabouts,
+    /// Who says where steps end.
+    steps_by: Believed,
+    /// Whoever says so from now on has not said a step's end yet.
+    is_renumbered: bool,
+    /// What other packages said when they were asked last, and what adapters told.
+    neighbors: Neighbors,
     /// The process group was looked for at a step's end; after that the rank is what it is.
     is_settled: bool,
     n_failures: u32,
@@ -101,7 +111,9 @@ impl Session {
         notices: Arc<Notices>,
     ) -> Self {
         let windows = Windows::new(settings.steps.clone(), settings.window);
-        let whereabouts = Whereabouts::find(&settings.said, surroundings(&process, recorder.group()));
+        let neighbors = recorder.neighbors();
+        let around = surroundings(&process, recorder.group(), &neighbors);
+        let whereabouts = Whereabouts::find(&settings.said, around);
         let growth = settings.growth.map(Growth::new);
         let mailbox = Mailbox::new(settings.server.clone(), Arc::clone(&notices));
         let sampling = Sampling::new(settings.samples, mailbox.clone());
@@ -114,6 +126,9 @@ impl Session {
             notices,
             windows,
             whereabouts,
+            steps_by: Believed::default(),
+            is_renumbered: false,
+            neighbors,
             is_settled,
             n_failures,
             state,
@@ -137,7 +152,10 @@ impl Session {
 
     /// The end of step `n`, or of the one after the last.
     pub fn step(&mut self, n: Option<u64>) {
-        self.settle();
+        self.step_by(n, StepsBy::Script);
+    }
+
+    fn end_of_step(&mut self, n: Option<u64>) {
         match self.windows.end_of_step(n) {
             Ok(due) => {
                 self.sample();
@@ -227,7 +245,10 @@ impl Session {
 
     fn look_around(&mut self) {
         let group = self.recorder.group();
-        self.whereabouts = Whereabouts::find(&self.settings.said, surroundings(&self.process, group));
+        let Neighbors { role, agreed_run, .. } = std::mem::take(&mut self.neighbors);
+        self.neighbors = Neighbors { role, agreed_run, ..self.recorder.neighbors() };
+        let around = surroundings(&self.process, group, &self.neighbors);
+        self.whereabouts = Whereabouts::find(&self.settings.said, around);
     }
 
     /// Ranks are known for sure once the process group is joined, which may be after recording began.
@@ -236,6 +257,7 @@ impl Session {
             return;
         }
         self.look_around();
+        self.agree_on_a_run();
         match self.state {
             State::Recording if !self.is_chosen() => self.end(State::Bystander),
             State::Bystander => self.record_if_chosen(),
@@ -340,7 +362,7 @@ impl Session {
             reason: Some(reason.to_owned()),
             ..self.whereabouts.place()
         };
-        sidecar.world_size = self.whereabouts.world_size;
+        self.describe(&mut sidecar);
         courier.carry(Parcel { unwritten, sidecar, name: name(self.whereabouts.rank, steps, reason) });
         match is_cleared {
             Ok(()) => self.windows.cleared(),
@@ -396,10 +418,15 @@ impl Session {
     }
 }
 
-fn surroundings(process: &Process, group: Option<Group>) -> Surroundings<'_> {
+fn surroundings<'a>(
+    process: &'a Process,
+    group: Option<Group>,
+    neighbors: &'a Neighbors,
+) -> Surroundings<'a> {
     Surroundings {
         env: &process.env,
         group,
+        neighbors,
         host: &process.host,
         pid: process.pid,
         script: process.script.as_deref(),

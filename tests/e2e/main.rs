@@ -9,3 +9,4 @@ mod sampled_run;
 mod bad_file;
 mod command_line;
 mod training;
+mod frameworks;

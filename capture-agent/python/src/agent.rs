@@ -55,16 +55,26 @@ pub(crate) fn quietly(entry: impl FnOnce()) {
 
 /// Starts the session, unless one runs already.
 pub(crate) fn start(py: Python<'_>, keywords: &BTreeMap<&str, String>) {
-    let is_running = OWNER.load(Ordering::Relaxed) == std::process::id()
-        && SESSION.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner).is_some();
-    if is_running {
+    start_when(py, keywords, false);
+}
+
+/// The same; `is_used` says that the program uses the device already, or that torch is just making it usable. Torch
+/// holds a lock then, so it cannot be asked.
+pub(crate) fn start_when(py: Python<'_>, keywords: &BTreeMap<&str, String>, is_used: bool) {
+    if is_running(py) {
         return notices().say_once("started-twice", "start() again is ignored: it records already");
     }
     match prepare(py, keywords) {
-        Ok(Some((session, torch))) => begin(py, session, &torch),
+        Ok(Some((session, torch))) => begin(py, session, &torch, is_used),
         Ok(None) => {}
         Err(sentence) => notices().say(format_args!("nothing is recorded: {sentence}")),
     }
+}
+
+/// Whether this process has a session, be it of a rank that records or not.
+pub(crate) fn is_running(py: Python<'_>) -> bool {
+    OWNER.load(Ordering::Relaxed) == std::process::id()
+        && SESSION.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner).is_some()
 }
 
 fn prepare(py: Python<'_>, keywords: &BTreeMap<&str, String>) -> Result<Option<(Session, Torch)>, String> {
@@ -79,7 +89,7 @@ fn prepare(py: Python<'_>, keywords: &BTreeMap<&str, String>) -> Result<Option<(
     Ok(Some((session, torch)))
 }
 
-fn begin(py: Python<'_>, session: Session, torch: &Torch) {
+fn begin(py: Python<'_>, session: Session, torch: &Torch, is_used: bool) {
     if session.is_chosen() {
         torch.warm_up(py);
     }
@@ -88,7 +98,7 @@ fn begin(py: Python<'_>, session: Session, torch: &Torch) {
     OWNER.store(std::process::id(), Ordering::Relaxed);
     let begun = register_at_exit(py).and_then(|()| {
         let begin = |py: Python<'_>| quietly(|| with_session(py, Session::begin));
-        match torch.is_initialized(py)? {
+        match is_used || torch.is_initialized(py)? {
             true => begin(py),
             false => {
                 let callback =

@@ -5,8 +5,10 @@
 
 mod agent;
 mod keywords;
+mod frames;
 mod torch;
 mod native;
+mod neighbors;
 mod pickling;
 
 use pyo3::prelude::*;
@@ -17,6 +19,11 @@ mod _agent {
     use pyo3::{prelude::*, types::PyDict};
 
     use crate::{agent, keywords};
+
+    #[pymodule_export]
+    use crate::frames::{
+        begin_step, framework_failed, is_running, plays, start_unless_running, step_by, steps_from,
+    };
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

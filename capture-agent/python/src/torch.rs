@@ -13,10 +13,11 @@ use tidegauge_api::{Sidecar, samples::Sample};
 use tidegauge_capture_agent::{
     backend::{Argument, BACKENDS, Backend, Call, Recording, TorchVersion},
     beside::Pending,
+    neighbors::Neighbors,
     recorder::{Group, Recorder, RecorderError, Statistics, Unwritten, Way},
 };
 
-use crate::{native::NativeWay, pickling::Snapshot};
+use crate::{native::NativeWay, neighbors, pickling::Snapshot};
 
 /// What a trial does on a device: blocks of several sizes, from several lines, some used on a second stream. Gives
 /// back what is still alive.
@@ -324,6 +325,15 @@ impl Recorder for Torch {
             Ok(Some(Group { rank: number("get_rank")?, world_size: number("get_world_size")? }))
         });
         group.ok().flatten()
+    }
+
+    fn neighbors(&mut self) -> Neighbors {
+        Python::attach(neighbors::neighbors)
+    }
+
+    fn agreed_run(&mut self, proposed: &str, group: Group) -> Option<String> {
+        // Without an agreement the run keeps the script's name.
+        attached(|py| neighbors::agreed_run(py, proposed, group)).ok().flatten()
     }
 
     fn describe(&self, recording: &Recording, sidecar: &mut Sidecar) {

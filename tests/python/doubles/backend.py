@@ -11,15 +11,18 @@ def backend(name, allocator, is_available):
     module.allocator = allocator
     module.calls = []
     waiting = []
-    state = {"initialized": False}
+    state = {"initialized": False, "initializing": False}
 
     def initialize():
         if not state["initialized"]:
+            state["initializing"] = True
             for callback in waiting:
                 callback()
-            state["initialized"] = True
+            state.update(initialized=True, initializing=False)
 
     def lazy_call(callback):
+        # The real one waits for a lock then, which it holds itself.
+        assert not state["initializing"], "torch would wait for itself, for ever"
         if state["initialized"]:
             callback()
         else:
