@@ -277,4 +277,21 @@ mod tests {
             assert_eq!(run_from_path(path).as_deref(), expected, "{path}");
         }
     }
+
+    #[test]
+    fn every_file_in_the_guide_tells_what_the_guide_says() {
+        let guide = include_str!("../../docs/guide/frameworks.md");
+        let rows = guide.lines().filter(|line| line.contains(".pickle` |") || line.contains(".pkl` |"));
+        let mut n_rows = 0;
+        for row in rows {
+            let cells: Vec<_> = row.split(" | ").map(|cell| cell.trim_matches(['|', '`', ' '])).collect();
+            let [_, _, path, says] = cells.as_slice() else { panic!("four cells: {row}") };
+            let told = told(path);
+            let (framework, tells) = told.split_once(' ').unwrap_or((told.as_str(), ""));
+            assert_eq!(tells, *says, "{framework}: {row}");
+            assert_ne!(framework, "generic", "{row}");
+            n_rows += 1;
+        }
+        assert!(n_rows >= 20, "{n_rows} rows");
+    }
 }

@@ -9,6 +9,7 @@ pub mod from_path;
 pub mod sidecar;
 pub mod run;
 pub mod snapshot;
+pub mod samples;
 pub mod inspection;
 pub mod picture;
 pub mod breakdown;

@@ -9,6 +9,10 @@ pub const API: &str = "/api/v1";
 pub const RUNS: &str = "/api/v1/runs";
 /// `GET`: one run's grid.
 pub const GRID_ROUTE: &str = "/api/v1/runs/{run_id}/grid";
+/// `GET`: the samples between a run's snapshots.
+pub const RUN_SAMPLES_ROUTE: &str = "/api/v1/runs/{run_id}/samples";
+/// `POST`: take a batch of samples in.
+pub const SAMPLES: &str = "/api/v1/samples";
 /// `POST`: take a snapshot in.
 pub const SNAPSHOTS: &str = "/api/v1/snapshots";
 /// `POST`: begin an upload that may be cut and go on (tus 1.0).
@@ -34,6 +38,11 @@ pub fn grid(run_id: &str) -> String {
 /// One upload that may be cut and go on.
 pub fn upload(upload_id: &str) -> String {
     format!("{UPLOADS}/{upload_id}")
+}
+
+/// The samples of `n_rows` rows of a run's grid, their steps put together to at most `n_columns` columns.
+pub fn run_samples(run_id: &str, first_row: u32, n_rows: u32, n_columns: u32) -> String {
+    format!("{RUNS}/{run_id}/samples?first_row={first_row}&n_rows={n_rows}&n_columns={n_columns}")
 }
 
 /// One snapshot's details.

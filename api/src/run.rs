@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::snapshot::State;
 
 /// One run in the list.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct RunRow {
     /// ULID, the run's id in addresses.
     pub id: String,
@@ -13,12 +13,21 @@ pub struct RunRow {
     pub name: String,
     /// RFC 3339, UTC.
     pub created_at: String,
-    /// When its latest snapshot arrived: RFC 3339, UTC.
+    /// When its latest snapshot or sample arrived: RFC 3339, UTC.
     pub updated_at: String,
-    /// Different ranks seen.
+    /// The last step that a snapshot or a sample told of.
+    #[serde(default)]
+    pub latest_step: Option<u64>,
+    /// Different ranks seen, in snapshots or samples.
     pub n_ranks: u64,
     /// Snapshots of any state.
     pub n_snapshots: u64,
+    /// Samples that are kept.
+    #[serde(default)]
+    pub n_samples: u64,
+    /// Snapshots that its agents took or were to take, and that nobody will see.
+    #[serde(default)]
+    pub n_lost: u64,
     /// Snapshots that could not be read.
     pub n_failed: u64,
     /// Snapshots that wait for reading or are being read.
@@ -47,6 +56,22 @@ pub struct Grid {
     pub columns: Vec<GridColumn>,
     /// Cells that hold something, in row order, then column order.
     pub cells: Vec<GridCell>,
+    /// Snapshots that nobody will see, in the same order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lost: Vec<GridLost>,
+}
+
+/// A snapshot that nobody will see; its cell may hold another.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GridLost {
+    /// Index into [`Grid::rows`].
+    pub row: u32,
+    /// Index into [`Grid::columns`].
+    pub column: u32,
+    /// The window as text: "2–5".
+    pub label: String,
+    /// What became of it, in words.
+    pub why: String,
 }
 
 /// One row: a rank in a role.
@@ -58,7 +83,7 @@ pub struct GridRow {
     pub rank: Option<u32>,
 }
 
-/// One column: a step at whose end snapshots were taken, or a reason without a step.
+/// One column: a step at whose end snapshots were taken or lost, or a reason without a step.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GridColumn {
     /// The step; absent for snapshots without one.

@@ -8,7 +8,7 @@ use std::{
     collections::VecDeque,
     io,
     ops::Range,
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError},
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
@@ -22,6 +22,7 @@ use crate::{
     outbox::{Folder, Item, Outbox, Worth},
     push::Server,
     recorder::Unwritten,
+    samples::Mailbox,
     settings::SentBy,
 };
 
@@ -78,6 +79,8 @@ struct Shared {
     /// The first and the longest wait before the server is asked again.
     retries: Range<Duration>,
     notices: Arc<Notices>,
+    /// Whoever tells the server of snapshots that were given up.
+    mailbox: OnceLock<Mailbox>,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -125,8 +128,8 @@ impl Courier {
                 SentBy::Itself
             }
         };
-        let (state, changed) = (Mutex::default(), Condvar::new());
-        let shared = Arc::new(Shared { outbox, server, retries, notices, state, changed });
+        let (mailbox, state, changed) = (OnceLock::new(), Mutex::default(), Condvar::new());
+        let shared = Arc::new(Shared { outbox, server, retries, notices, mailbox, state, changed });
         let spawn = |name: &str, work: fn(&Shared)| {
             let shared = Arc::clone(&shared);
             thread::Builder::new().name(name.to_owned()).spawn(move || work(&shared))
@@ -139,6 +142,11 @@ impl Courier {
             })?),
         };
         Ok(Self { shared, writer, sender })
+    }
+
+    /// From now on snapshots that are given up are told there.
+    pub fn tells_losses_to(&self, mailbox: &Mailbox) {
+        self.shared.mailbox.get_or_init(|| mailbox.clone());
     }
 
     /// Whether another snapshot may be taken now; waits up to `patience` for that.
@@ -171,6 +179,11 @@ impl Courier {
     pub fn stop(self, flush: Duration) -> Left {
         self.shared.update(|state| state.stopping = true);
         let n_unwritten = self.shared.wait(WRITE_PATIENCE, |state| state.n_unwritten == 0).n_unwritten;
+        self.shared.tell_losses();
+        if let Some(mailbox) = self.shared.mailbox.get() {
+            // Nothing is lost any more: it sends the rest beside the sender, in the same time.
+            mailbox.stop();
+        }
         let deadline = Instant::now() + flush;
         let is_sending = || self.sender.as_ref().is_some_and(|sender| !sender.is_finished());
         while is_sending() && Instant::now() < deadline {
@@ -200,6 +213,12 @@ impl Courier {
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tell_losses(&self) {
+        if let Some(mailbox) = self.mailbox.get() {
+            mailbox.lost(self.outbox.take_losses());
+        }
     }
 
     fn update<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
@@ -239,6 +258,7 @@ fn write_all(shared: &Shared) {
             shared.outbox.lose(&place, reason);
             shared.notices.say(format_args!("{name} is lost: {reason}"));
         }
+        shared.tell_losses();
         shared.update(|state| {
             state.n_unwritten -= 1;
             state.n_done += 1;
@@ -278,7 +298,7 @@ fn send_all(shared: &Shared) {
             drop(shared.wait(wait, |state| state.stopping));
         }
         shared.outbox.is_on_its_way(Some(&item));
-        let delivered = deliveries.deliver(folder, &item);
+        let delivered = deliveries.deliver(folder, &item, &mut |_| {});
         shared.outbox.is_on_its_way(None);
         match delivered {
             Ok(delivered) => {

@@ -73,14 +73,20 @@ impl Deliveries {
         &self.server
     }
 
-    /// Tries to send a snapshot. One that was sent is removed, one that was refused is moved aside.
+    /// Tries to send a snapshot. One that was sent is removed, one that was refused is moved aside. `progress` is told
+    /// how many bytes went out with each read.
     ///
     /// # Errors
     /// [`Waits`] says whether to try again.
-    pub fn deliver(&mut self, folder: &Folder, item: &Item) -> Result<Delivered, Waits> {
+    pub fn deliver(
+        &mut self,
+        folder: &Folder,
+        item: &Item,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<Delivered, Waits> {
         let mut sidecar = item.sidecar().unwrap_or_default();
         sidecar.place.run = sidecar.place.run.or_else(|| folder.run());
-        let sent = self.server.send_from(&mut item.bookmark(), &item.snapshot, &sidecar, &mut |_| {});
+        let sent = self.server.send_from(&mut item.bookmark(), &item.snapshot, &sidecar, progress);
         match sent {
             Ok(details) => {
                 item.remove().map_err(|error| stuck(&item.snapshot, &error))?;

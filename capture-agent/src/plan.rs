@@ -96,10 +96,36 @@ impl Windows {
         })
     }
 
+    /// Step `n` begins: all before it have ended, whatever was said of them. Where windows hold their step alone,
+    /// what was recorded before it does not belong to it.
+    pub fn beginning_of_step(&mut self, n: u64) -> Due {
+        let before = n.saturating_sub(1);
+        if n == 0 || self.done.is_some_and(|done| done >= before) && self.first.is_none_or(|first| first >= n)
+        {
+            return Due::Nothing;
+        }
+        self.done = Some(self.done.unwrap_or(before).max(before));
+        self.first.get_or_insert(n);
+        if self.window == Window::Step { Due::Clear } else { Due::Nothing }
+    }
+
+    /// Somebody else numbers the steps from now on, and says that step `n` ended; without `n`, its first. What is
+    /// recorded belongs to that step.
+    pub fn renumber(&mut self, n: Option<u64>) {
+        if self.done.is_some_and(|done| n.unwrap_or(1) < done) {
+            (self.done, self.n_done, self.first) = (None, 0, None);
+        }
+    }
+
     /// The steps that ended since the history was cleared, if any did.
     pub fn since_cleared(&self) -> Option<Steps> {
         let (first, last) = (self.first?, self.done?);
         (first <= last).then_some(Steps { first: Some(first), last: Some(last) })
+    }
+
+    /// The last step that ended.
+    pub fn done(&self) -> Option<u64> {
+        self.done
     }
 
     /// The steps that a snapshot taken now, amid a step, covers.
@@ -216,5 +242,52 @@ mod tests {
         assert_eq!(windows.end_of_step(Some(5)), Ok(Due::Nothing));
         assert_eq!(windows.end_of_step(Some(0)), Err(StepBack { said: 0, done: 5 }));
         assert_eq!(windows.so_far().last, Some(6));
+    }
+
+    fn begun(windows: &mut Windows, n: u64) -> (Due, Option<u64>) {
+        let due = windows.beginning_of_step(n);
+        if due == Due::Clear {
+            windows.cleared();
+        }
+        (due, windows.first)
+    }
+
+    #[test]
+    fn a_step_whose_beginning_is_said_holds_nothing_from_before_it() {
+        let mut windows = Windows::new("all".parse().unwrap(), Window::Step);
+        assert_eq!(begun(&mut windows, 2), (Due::Clear, Some(2)));
+        assert_eq!(windows.end_of_step(Some(2)), Ok(Due::Take(Steps { first: Some(2), last: Some(2) })));
+        windows.cleared();
+        assert_eq!(begun(&mut windows, 5), (Due::Clear, Some(5)));
+        assert_eq!(windows.end_of_step(Some(6)), Ok(Due::Take(Steps { first: Some(5), last: Some(6) })));
+        windows.cleared();
+        // The step after one that was taken begins by itself.
+        assert_eq!(begun(&mut windows, 7), (Due::Nothing, Some(7)));
+    }
+
+    #[test]
+    fn where_windows_reach_back_the_beginning_of_a_step_changes_nothing() {
+        let mut windows = Windows::new("all".parse().unwrap(), Window::SincePrevious);
+        assert_eq!(begun(&mut windows, 1).0, Due::Nothing);
+        windows.end_of_step(Some(1)).unwrap();
+        windows.cleared();
+        assert_eq!(begun(&mut windows, 5).0, Due::Nothing);
+        assert_eq!(windows.end_of_step(Some(5)), Ok(Due::Take(Steps { first: Some(2), last: Some(5) })));
+    }
+
+    #[test]
+    fn whoever_numbers_the_steps_anew_may_begin_lower() {
+        let mut windows = Windows::new("2".parse().unwrap(), Window::SincePrevious);
+        for n in 1..=9 {
+            if windows.end_of_step(Some(n)).unwrap() != Due::Nothing {
+                windows.cleared();
+            }
+        }
+        windows.renumber(None);
+        assert_eq!(windows.end_of_step(Some(1)), Ok(Due::Nothing));
+        assert_eq!(windows.end_of_step(None), Ok(Due::Take(Steps { first: Some(1), last: Some(2) })));
+        // Where the numbers go on upwards they stay.
+        windows.renumber(Some(7));
+        assert_eq!(windows.end_of_step(Some(1)), Err(StepBack { said: 1, done: 2 }));
     }
 }

@@ -14,7 +14,9 @@ use std::{
 };
 
 use base64::Engine as _;
-use tidegauge_api::{Problem, Sidecar, paths, problem, sidecar, snapshot::SnapshotDetails};
+use tidegauge_api::{
+    Problem, Sidecar, paths, problem, samples::SampleBatch, sidecar, snapshot::SnapshotDetails,
+};
 use ureq::{
     SendBody,
     http::{Response, StatusCode, header},
@@ -128,6 +130,24 @@ impl Server {
             match has_media_type(&answer, "application/json") {
                 true => Ok(()),
                 false => Err(self.refused_without_reason(answer.status())),
+            }
+        })
+    }
+
+    /// Sends a batch of samples. One that was sent before changes nothing.
+    ///
+    /// # Errors
+    /// [`PushError`], whose kind says whether to try again.
+    pub fn send_samples(&self, batch: &SampleBatch) -> Result<(), PushError> {
+        let json = serde_json::to_vec(batch).expect("a batch is words and numbers");
+        self.knowing_the_token(&mut || {
+            let request = self.authorized(self.agent.post(format!("{}{}", self.base, paths::SAMPLES)))?;
+            let answer = request.header("Content-Type", "application/json").send(&json);
+            let answer = answer.map_err(|error| self.unanswered(&error))?;
+            match (answer.status().is_success(), has_media_type(&answer, "application/json")) {
+                (true, true) => Ok(()),
+                (true, false) => Err(self.refused_without_reason(answer.status())),
+                (false, _) => Err(self.failure(answer)),
             }
         })
     }

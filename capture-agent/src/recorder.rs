@@ -3,9 +3,9 @@
 use std::{collections::BTreeMap, io};
 
 use serde_json::Value;
-use tidegauge_api::Sidecar;
+use tidegauge_api::{Sidecar, samples::Sample};
 
-use crate::{backend::Recording, beside::Pending, outbox::Draft, reckoning::Seen};
+use crate::{backend::Recording, beside::Pending, neighbors::Neighbors, outbox::Draft, reckoning::Seen};
 
 /// Keeps a memory history: torch in training, a double in tests.
 ///
@@ -36,6 +36,17 @@ pub trait Recorder: Send {
     /// # Errors
     /// When it cannot be read.
     fn peak_bytes(&mut self) -> Result<u64, RecorderError>;
+
+    /// What the current device's allocator counts, with `asks_device` also what the driver says of its memory; none
+    /// while the program has not used the device. Step and time are the caller's. Asked at each step: it must be
+    /// quick.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    fn sample(&mut self, asks_device: bool) -> Result<Option<Sample>, RecorderError> {
+        let _ = asks_device;
+        Ok(None)
+    }
 
     /// Reads the history, and nothing else.
     ///
@@ -82,6 +93,17 @@ pub trait Recorder: Send {
 
     /// Rank and world size, once the process has joined a group.
     fn group(&mut self) -> Option<Group>;
+
+    /// What other packages in the process know of it.
+    fn neighbors(&mut self) -> Neighbors {
+        Neighbors::default()
+    }
+
+    /// What the ranks of the group call this run: rank 0 proposes a name, the others wait shortly for it. `None`
+    /// where that does not work.
+    fn agreed_run(&mut self, _proposed: &str, _group: Group) -> Option<String> {
+        None
+    }
 
     /// Writes into a sidecar what it is and how it records.
     fn describe(&self, recording: &Recording, sidecar: &mut Sidecar);

@@ -11,6 +11,8 @@
 //! No method fails: what goes wrong is said, and after [`MAX_FAILURES`] in a row the session stands down. Only
 //! [`Session::stop`] waits for the network, for as long as the settings allow.
 
+mod told;
+
 use std::{
     io,
     path::Path,
@@ -25,7 +27,9 @@ use tidegauge_snapshot::words::size;
 use crate::{
     breaker::Breaker,
     courier::{Courier, Left, Parcel},
+    frameworks::{Believed, StepsBy},
     growth::{Grown, Growth},
+    neighbors::Neighbors,
     notices::Notices,
     occasions::{Occasion, Ooms},
     outbox::Outbox,
@@ -33,6 +37,7 @@ use crate::{
     reckoning::{Lacking, Seen},
     recorder::{Group, Recorder},
     request::Lookout,
+    samples::{Mailbox, Sampling},
     settings::Settings,
     taking::{Taken, Taking},
     whereabouts::{Surroundings, Whereabouts},
@@ -78,6 +83,12 @@ pub struct Session {
     notices: Arc<Notices>,
     windows: Windows,
     whereabouts: Whereabouts,
+    /// Who says where steps end.
+    steps_by: Believed,
+    /// Whoever says so from now on has not said a step's end yet.
+    is_renumbered: bool,
+    /// What other packages said when they were asked last, and what adapters told.
+    neighbors: Neighbors,
     /// The process group was looked for at a step's end; after that the rank is what it is.
     is_settled: bool,
     n_failures: u32,
@@ -97,6 +108,9 @@ pub struct Session {
     lookout: Option<Lookout>,
     /// There when growth is watched.
     growth: Option<Growth>,
+    sampling: Sampling,
+    /// Where samples and lost snapshots are told.
+    mailbox: Mailbox,
 }
 
 /// What became of snapshots so far. Goes into each sidecar.
@@ -136,8 +150,12 @@ impl Session {
         notices: Arc<Notices>,
     ) -> Self {
         let windows = Windows::new(settings.steps.clone(), settings.window);
-        let whereabouts = Whereabouts::find(&settings.said, surroundings(&process, recorder.group()));
+        let neighbors = recorder.neighbors();
+        let around = surroundings(&process, recorder.group(), &neighbors);
+        let whereabouts = Whereabouts::find(&settings.said, around);
         let growth = settings.growth.map(Growth::new);
+        let mailbox = Mailbox::new(settings.server.clone(), Arc::clone(&notices));
+        let sampling = Sampling::new(settings.samples, mailbox.clone());
         let (is_settled, n_failures, state, courier, lookout) = (false, 0, State::Waiting, None, None);
         let breaker = Breaker::new(settings.max_capture_percent);
         let taking = None;
@@ -153,6 +171,9 @@ impl Session {
             notices,
             windows,
             whereabouts,
+            steps_by: Believed::default(),
+            is_renumbered: false,
+            neighbors,
             is_settled,
             n_failures,
             state,
@@ -160,6 +181,8 @@ impl Session {
             courier,
             lookout,
             growth,
+            sampling,
+            mailbox,
         }
     }
 
@@ -174,11 +197,28 @@ impl Session {
 
     /// The end of step `n`, or of the one after the last.
     pub fn step(&mut self, n: Option<u64>) {
-        self.settle();
+        self.step_by(n, StepsBy::Script);
+    }
+
+    fn end_of_step(&mut self, n: Option<u64>) {
         match self.windows.end_of_step(n) {
-            Ok(due) if self.state == State::Recording => self.do_what_is_due(due),
-            Ok(_) => {}
+            Ok(due) => {
+                self.sample();
+                if self.state == State::Recording {
+                    self.do_what_is_due(due);
+                }
+            }
             Err(error) => self.notices.say_once("step-back", error),
+        }
+    }
+
+    /// Ranks that do not record are sampled, too, once the device is there.
+    fn sample(&mut self) {
+        let is_sampled = self.settings.sample_ranks.contains(self.whereabouts.among());
+        if let (State::Recording | State::Bystander, true, Some(step)) =
+            (self.state, is_sampled, self.windows.done())
+        {
+            self.sampling.end_of_step(step, Instant::now(), (self.process.now_us)(), &mut *self.recorder);
         }
     }
 
@@ -197,7 +237,10 @@ impl Session {
         if !self.settings.also.contains(occasion) || matches!(self.state, State::Waiting | State::Over) {
             return;
         }
-        self.settle();
+        if !self.is_settled {
+            // As far as it is known: to ask other ranks would be to wait for the network.
+            self.look_around();
+        }
         let now = Instant::now();
         if occasion == Occasion::Oom
             && let Err(sentence) = self.ooms.may_take(now)
@@ -236,9 +279,13 @@ impl Session {
     }
 
     fn flush(&mut self) {
-        let Some(courier) = self.courier.take() else { return };
-        let (mut courier, mut left, flush) = (Some(courier), Left::default(), self.settings.flush);
-        (self.process.waiting)(&mut || left = courier.take().map_or(left, |courier| courier.stop(flush)));
+        let (mut courier, mut left, flush) = (self.courier.take(), Left::default(), self.settings.flush);
+        (self.process.waiting)(&mut || {
+            // Both send at the same time: the courier stops the mailbox as soon as all is written.
+            left = courier.take().map_or(left, |courier| courier.stop(flush));
+            self.mailbox.stop();
+            self.mailbox.wait(flush);
+        });
         self.say_what_is_left(left);
     }
 
@@ -287,7 +334,10 @@ impl Session {
 
     fn look_around(&mut self) {
         let group = self.recorder.group();
-        self.whereabouts = Whereabouts::find(&self.settings.said, surroundings(&self.process, group));
+        let Neighbors { role, agreed_run, .. } = std::mem::take(&mut self.neighbors);
+        self.neighbors = Neighbors { role, agreed_run, ..self.recorder.neighbors() };
+        let around = surroundings(&self.process, group, &self.neighbors);
+        self.whereabouts = Whereabouts::find(&self.settings.said, around);
     }
 
     /// Ranks are known for sure once the process group is joined, which may be after recording began.
@@ -296,12 +346,14 @@ impl Session {
             return;
         }
         self.look_around();
+        self.agree_on_a_run();
         match self.state {
             State::Recording if !self.is_chosen() => self.end(State::Bystander),
             State::Bystander => self.record_if_chosen(),
             _ => {}
         }
         self.notices.on_rank(self.whereabouts.rank);
+        self.sampling.belong_to(self.whereabouts.place());
         if let Some(lack) = self.settings.ranks.lacks(self.whereabouts.among()) {
             self.notices.say_once("ranks", lack);
         }
@@ -316,6 +368,7 @@ impl Session {
             Ok(courier) => {
                 self.state = State::Recording;
                 self.began = Instant::now();
+                courier.tells_losses_to(&self.mailbox);
                 self.courier = Some(courier);
                 self.lookout = self.look_out();
                 // Steps that ended before are not in the history.
@@ -501,7 +554,7 @@ impl Session {
             reason: Some(reason.to_owned()),
             ..self.whereabouts.place()
         };
-        sidecar.world_size = self.whereabouts.world_size;
+        self.describe(&mut sidecar);
         sidecar.more.insert("agent".to_owned(), self.counts.json());
         match is_cleared {
             Ok(()) => self.windows.cleared(),
@@ -597,10 +650,15 @@ impl Session {
     }
 }
 
-fn surroundings(process: &Process, group: Option<Group>) -> Surroundings<'_> {
+fn surroundings<'a>(
+    process: &'a Process,
+    group: Option<Group>,
+    neighbors: &'a Neighbors,
+) -> Surroundings<'a> {
     Surroundings {
         env: &process.env,
         group,
+        neighbors,
         host: &process.host,
         pid: process.pid,
         script: process.script.as_deref(),
@@ -632,7 +690,10 @@ mod tests {
     };
 
     use tempfile::TempDir;
-    use tidegauge_api::Sidecar;
+    use tidegauge_api::{
+        Sidecar, paths,
+        samples::{Sample, SampleBatch},
+    };
 
     use super::*;
     use crate::{
@@ -655,6 +716,7 @@ mod tests {
         peak_bytes: Option<u64>,
         is_recording: Option<bool>,
         counted: Option<(u64, u64)>,
+        samples: Option<u64>,
     }
 
     #[derive(Clone, Default)]
@@ -710,6 +772,11 @@ mod tests {
 
         fn peak_bytes(&mut self) -> Result<u64, RecorderError> {
             self.0.lock().unwrap().peak_bytes.ok_or_else(|| RecorderError("no peak".to_owned()))
+        }
+
+        fn sample(&mut self, _: bool) -> Result<Option<Sample>, RecorderError> {
+            let allocated = self.0.lock().unwrap().samples;
+            Ok(allocated.map(|allocated| Sample { allocated: Some(allocated), ..Sample::default() }))
         }
 
         fn read(&mut self) -> Result<Box<dyn Unwritten>, RecorderError> {
@@ -825,6 +892,40 @@ mod tests {
         assert_eq!(std::fs::read_dir(outbox.path()).unwrap().count(), 0);
     }
 
+    /// The steps that were sampled, with the rank they came from.
+    fn sampled(received: &[Received]) -> Vec<(Option<u32>, Vec<u64>)> {
+        let batches = received.iter().filter(|request| request.line.contains(paths::SAMPLES));
+        let batch = |request: &Received| serde_json::from_slice::<SampleBatch>(&request.body).unwrap();
+        batches.map(batch).map(|batch| (batch.place.rank, batch.samples.step)).collect()
+    }
+
+    #[test]
+    fn steps_between_snapshots_are_sampled_also_on_ranks_that_do_not_record() {
+        // Steps of this test take no time: it samples them all the same.
+        let slowly = |session: &mut Session| {
+            session.begin();
+            for _ in 1..=3 {
+                session.step(None);
+                std::thread::sleep(crate::samples::LEAST_PAUSE);
+            }
+            session.stop();
+        };
+        let run = |keywords: &[(&'static str, &str)]| {
+            let (server, outbox, double) =
+                (FakeServer::that_takes_all(), TempDir::new().unwrap(), Double::default());
+            double.0.lock().unwrap().samples = Some(512);
+            slowly(&mut session(&server.address, &outbox, &double, keywords));
+            (sampled(&server.received()), double.calls())
+        };
+        let one = [("steps", "none"), ("rank", "1")];
+        assert_eq!(run(&one).0, [(Some(1), vec![1, 2, 3])]);
+        let (samples, calls) = run(&[one[0], one[1], ("ranks", "0")]);
+        assert_eq!((samples, calls.as_str()), (vec![(Some(1), vec![1, 2, 3])], ""));
+        assert_eq!(run(&[one[0], one[1], ("samples", "2")]).0, [(Some(1), vec![2])]);
+        assert_eq!(run(&[one[0], one[1], ("samples", "0")]).0, []);
+        assert_eq!(run(&[one[0], one[1], ("sample_ranks", "0,2")]).0, []);
+    }
+
     #[test]
     fn a_window_of_one_step_holds_that_step_only() {
         let (server, outbox, double) =
@@ -840,7 +941,13 @@ mod tests {
         double.0.lock().unwrap().cannot_write = true;
         train(&mut session(&server.address, &outbox, &double, &[("steps", "1,5")]), &double);
         assert_eq!(double.calls(), "record:77 read clear:77 read clear:77 stop");
-        assert!(server.received().is_empty());
+        // What could not be written is told to the server, and nothing else.
+        let batch = |request: &Received| serde_json::from_slice::<SampleBatch>(&request.body).unwrap();
+        let batches: Vec<_> = server.received().iter().map(batch).collect();
+        assert_eq!(batches.last().map(|batch| batch.n_lost), Some(2));
+        let lost: Vec<_> = batches.iter().flat_map(|batch| &batch.lost).collect();
+        assert_eq!((lost[1].first_step, lost[1].last_step), (Some(2), Some(5)));
+        assert!(lost.iter().all(|lost| lost.why == "the disk is full"), "{lost:?}");
     }
 
     #[test]

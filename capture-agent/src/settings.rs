@@ -57,6 +57,10 @@ pub struct Settings {
     pub growth: Option<GrowthSettings>,
     /// On which occasions beside steps.
     pub also: Occasions,
+    /// Samples are taken at the ends of steps whose number this divides; none with 0.
+    pub samples: u64,
+    /// On which ranks, also those that do not record.
+    pub sample_ranks: RankChoice,
     /// What is recorded.
     pub recording: Recording,
     /// What becomes of paths in stacks before they leave.
@@ -174,6 +178,8 @@ pub const NAMES: &[&str] = &[
     "growth",
     "growth_pause",
     "also",
+    "samples",
+    "sample_ranks",
     "stacks",
     "context",
     "max_entries",
@@ -231,6 +237,8 @@ impl Settings {
             also: chosen.also()?,
             takeover: chosen.flag("takeover")?.unwrap_or(false),
             max_capture_percent: chosen.percent("max_capture_percent", breaker::DEFAULT_MAX_PERCENT)?,
+            samples: chosen.samples()?,
+            sample_ranks: chosen.choice("sample_ranks", "all")?,
             recording: Recording {
                 context: chosen.word("context", &["all", "alloc", "state"])?.unwrap_or("all".to_owned()),
                 stacks: chosen.word("stacks", &["python", "all"])?.unwrap_or("python".to_owned()),
@@ -303,6 +311,12 @@ impl Settings {
             "also" => self.also.to_string(),
             "takeover" => flag(self.takeover),
             "max_capture_percent" => self.max_capture_percent.to_string(),
+            "samples" => match self.samples {
+                0 => "off".to_owned(),
+                1 => "every step".to_owned(),
+                every => format!("every {every} steps"),
+            },
+            "sample_ranks" => self.sample_ranks.to_string(),
             "stacks" => self.recording.stacks.clone(),
             "context" => self.recording.context.clone(),
             "max_entries" => self.recording.max_entries.to_string(),
@@ -434,6 +448,13 @@ impl Chosen<'_> {
         }
     }
 
+    fn samples(&self) -> Result<u64, SettingError> {
+        match self.text("samples") {
+            Some((_, text)) if text.trim() == "off" => Ok(0),
+            _ => Ok(self.parsed("samples", r#""off" or a number of steps"#)?.unwrap_or(1)),
+        }
+    }
+
     fn word(&self, name: &str, words: &[&str]) -> Result<Option<String>, SettingError> {
         let Some((name, text)) = self.text(name) else { return Ok(None) };
         match words.contains(&text.as_str()) {
@@ -522,6 +543,19 @@ mod tests {
         assert_eq!((of("growth"), of("insecure").0), (("off", Source::Default), "no"));
         // Each has words of its own.
         assert!(all.iter().all(|setting| !setting.value.is_empty()));
+    }
+
+    #[test]
+    fn samples_are_on_until_they_are_switched_off() {
+        let samples = |keywords: &[(&'static str, &str)]| {
+            settings(keywords, &[]).map(|s| (s.samples, s.sample_ranks.to_string()))
+        };
+        assert_eq!(samples(&[]), Ok((1, "all".to_owned())));
+        assert_eq!(samples(&[("samples", "off")]), samples(&[("samples", "0")]));
+        let some = samples(&[("samples", "10"), ("sample_ranks", "0,8")]);
+        assert_eq!(some, Ok((10, "0, 8".to_owned())));
+        let sentence = r#"samples: expected "off" or a number of steps, found "often""#;
+        assert_eq!(samples(&[("samples", "often")]), Err(sentence.to_owned()));
     }
 
     #[test]

@@ -15,6 +15,7 @@ use crate::config::Config;
 use crate::guard::Guard;
 use crate::reader::{self, MAX_WAITING_FOR_PACKS};
 use crate::routes;
+use crate::samples::MAX_BATCHES;
 use crate::space::Space;
 use crate::store::Store;
 use crate::unfinished::{self, UnfinishedUploads};
@@ -39,6 +40,8 @@ pub struct App {
     pub(crate) unfinished: UnfinishedUploads,
     /// One permit for each upload under way.
     pub(crate) uploads: Semaphore,
+    /// One permit for each batch of samples being kept.
+    pub(crate) sampling: Semaphore,
     /// One permit for each upload being decompressed for its digest.
     pub(crate) digesting: Arc<Semaphore>,
     /// One permit for each snapshot being read.
@@ -82,6 +85,7 @@ impl App {
             guard: Guard::new(&config),
             accepting: Mutex::new(()),
             uploads: Semaphore::new(MAX_UPLOADS),
+            sampling: Semaphore::new(MAX_BATCHES),
             digesting: Arc::new(Semaphore::new(n_cores)),
             reading: Arc::new(Semaphore::new(config.readers as usize)),
             waiting_for_packs: Semaphore::new(MAX_WAITING_FOR_PACKS),

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tidegauge_api::Place;
-use tidegauge_api::run::{Grid, GridCell, GridColumn, GridRow, RunRow};
+use tidegauge_api::run::{Grid, GridCell, GridColumn, GridLost, GridRow, RunRow};
 use tidegauge_api::snapshot::State;
 
 /// What the grid knows of a snapshot.
@@ -19,25 +19,60 @@ pub(crate) struct GridSnapshot {
     pub(crate) n_findings: Option<u64>,
 }
 
+/// A snapshot that nobody will see.
+#[derive(Debug, Clone)]
+pub(crate) struct LostSnapshot {
+    pub(crate) place: Place,
+    pub(crate) why: String,
+}
+
+/// All that a run's grid shows.
+#[derive(Debug, Default)]
+pub(crate) struct GridContents {
+    /// In order of arrival.
+    pub(crate) snapshots: Vec<GridSnapshot>,
+    /// Role and rank of the processes that sent samples.
+    pub(crate) sampled: Vec<(String, Option<u32>)>,
+    pub(crate) lost: Vec<LostSnapshot>,
+}
+
 /// Rows sort by role, then rank; those without a rank come last.
 type RowKey<'a> = (&'a str, bool, Option<u32>);
 /// Columns sort by step, a step's own snapshots before those with another reason; those without a step come last.
 type ColumnKey<'a> = (bool, Option<u64>, bool, &'a str);
 
-/// Lays out `snapshots`, which come in order of arrival.
-pub(crate) fn grid(run: RunRow, snapshots: &[GridSnapshot]) -> Grid {
+/// Lays out a run.
+pub(crate) fn grid(run: RunRow, GridContents { snapshots, sampled, lost }: &GridContents) -> Grid {
     let mut cells: BTreeMap<RowKey<'_>, BTreeMap<ColumnKey<'_>, Vec<&GridSnapshot>>> = BTreeMap::new();
+    for (role, rank) in sampled {
+        cells.entry((role, rank.is_none(), *rank)).or_default();
+    }
     // Latest arrival first; sorting by attempt keeps that order within one.
     for snapshot in snapshots.iter().rev() {
-        let cell = cells.entry(row_key(snapshot)).or_default().entry(column_key(snapshot)).or_default();
-        cell.push(snapshot);
+        let row = cells.entry(row_key(&snapshot.place)).or_default();
+        row.entry(column_key(&snapshot.place)).or_default().push(snapshot);
     }
     let mut labels: BTreeMap<ColumnKey<'_>, BTreeSet<String>> = BTreeMap::new();
     for (key, cell) in cells.values_mut().flatten() {
         cell.sort_by_key(|snapshot| std::cmp::Reverse(snapshot.place.attempt));
         labels.entry(*key).or_default().insert(cell[0].place.step_label());
     }
+    for LostSnapshot { place, .. } in lost {
+        cells.entry(row_key(place)).or_default();
+        labels.entry(column_key(place)).or_default().insert(place.step_label());
+    }
     let columns: BTreeMap<ColumnKey<'_>, u32> = labels.keys().copied().zip(0..).collect();
+    let rows: BTreeMap<RowKey<'_>, u32> = cells.keys().copied().zip(0..).collect();
+    let mut lost: Vec<GridLost> = lost
+        .iter()
+        .map(|LostSnapshot { place, why }| GridLost {
+            row: rows[&row_key(place)],
+            column: columns[&column_key(place)],
+            label: place.step_label(),
+            why: why.clone(),
+        })
+        .collect();
+    lost.sort_by_key(|lost| (lost.row, lost.column));
     Grid {
         run,
         rows: cells.keys().map(|&(role, _, rank)| GridRow { role: role.to_owned(), rank }).collect(),
@@ -47,16 +82,15 @@ pub(crate) fn grid(run: RunRow, snapshots: &[GridSnapshot]) -> Grid {
             .flat_map(|(row, cells)| cells.iter().map(move |(key, cell)| (row, key, cell)))
             .map(|(row, key, snapshots)| cell(row, columns[key], snapshots))
             .collect(),
+        lost,
     }
 }
 
-fn row_key(snapshot: &GridSnapshot) -> RowKey<'_> {
-    let Place { role, rank, .. } = &snapshot.place;
+fn row_key(Place { role, rank, .. }: &Place) -> RowKey<'_> {
     (role.as_deref().unwrap_or_default(), rank.is_none(), *rank)
 }
 
-fn column_key(snapshot: &GridSnapshot) -> ColumnKey<'_> {
-    let Place { last_step, reason, .. } = &snapshot.place;
+fn column_key(Place { last_step, reason, .. }: &Place) -> ColumnKey<'_> {
     let reason = reason.as_deref().unwrap_or("step");
     (last_step.is_none(), *last_step, reason != "step", reason)
 }
@@ -123,7 +157,7 @@ mod tests {
                 }
             })
             .collect();
-        grid(run(), &snapshots)
+        grid(run(), &GridContents { snapshots, ..GridContents::default() })
     }
 
     fn run() -> RunRow {
@@ -132,8 +166,11 @@ mod tests {
             name: String::new(),
             created_at: String::new(),
             updated_at: String::new(),
+            latest_step: None,
             n_ranks: 0,
             n_snapshots: 0,
+            n_samples: 0,
+            n_lost: 0,
             n_failed: 0,
             n_pending: 0,
             peak_allocated: None,
@@ -170,5 +207,20 @@ mod tests {
         assert_eq!(grid.cells.len(), 1);
         assert_eq!(grid.cells[0].snapshots, ["2", "0", "1", "3"]);
         assert_eq!(grid.cells[0].peak_allocated, Some(2));
+    }
+
+    #[test]
+    fn ranks_that_only_sent_samples_have_a_row_and_lost_snapshots_a_column() {
+        let place = Place { rank: Some(1), first_step: Some(6), last_step: Some(10), ..Place::default() };
+        let contents = GridContents {
+            sampled: vec![(String::new(), Some(3))],
+            lost: vec![LostSnapshot { place, why: "the outbox is full".to_owned() }],
+            ..GridContents::default()
+        };
+        let grid = grid(run(), &contents);
+        let ranks: Vec<_> = grid.rows.iter().map(|row| row.rank).collect();
+        assert_eq!((ranks, labels(&grid)), (vec![Some(1), Some(3)], vec!["6–10"]));
+        assert_eq!((grid.lost[0].row, grid.lost[0].column, grid.lost[0].label.as_str()), (0, 0, "6–10"));
+        assert!(grid.cells.is_empty());
     }
 }

@@ -15,6 +15,7 @@ mod accept;
 mod unfinished;
 mod reader;
 mod grid;
+mod samples;
 mod catalog;
 mod store;
 mod space;

@@ -74,6 +74,15 @@ fn put_together(
     Ok(Said { run: place.run.clone().unwrap_or_else(|| UNNAMED.to_owned()), place, file_name, sidecar })
 }
 
+/// The run and the place of a process, without steps and reason.
+///
+/// The error is a sentence for the caller.
+pub(crate) fn process(place: Place) -> Result<(String, Place), String> {
+    let place = normal(Place { first_step: None, last_step: None, reason: None, ..place })?;
+    let run = place.run.clone().unwrap_or_else(|| UNNAMED.to_owned());
+    Ok((run, Place { run: None, reason: None, ..place }))
+}
+
 fn query(uri: &Uri) -> Result<Vec<(String, String)>, String> {
     match Query::try_from_uri(uri) {
         Ok(Query(pairs)) => Ok(pairs),
@@ -213,7 +222,7 @@ fn normal(place: Place) -> Result<Place, String> {
 }
 
 /// A word of bounded length without control characters; an empty one is none.
-fn word(name: &str, value: Option<String>, max_chars: usize) -> Result<Option<String>, String> {
+pub(crate) fn word(name: &str, value: Option<String>, max_chars: usize) -> Result<Option<String>, String> {
     let Some(value) = value.map(|value| value.trim().to_owned()).filter(|value| !value.is_empty()) else {
         return Ok(None);
     };

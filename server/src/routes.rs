@@ -2,6 +2,7 @@
 
 mod uploads;
 mod resumable;
+mod samples;
 mod runs;
 mod snapshots;
 mod files;
@@ -40,8 +41,10 @@ pub(crate) fn router(app: &Arc<App>) -> Router {
     Router::new()
         .merge(resumable)
         .route(paths::SNAPSHOTS, post(uploads::take))
+        .route(paths::SAMPLES, post(samples::take))
         .route(paths::RUNS, get(runs::list))
         .route(paths::GRID_ROUTE, get(runs::grid))
+        .route(paths::RUN_SAMPLES_ROUTE, get(samples::of_run))
         .route(paths::SNAPSHOT_ROUTE, get(snapshots::details))
         .route(paths::PACK_ROUTE, get(snapshots::pack))
         .route(paths::ORIGINAL_ROUTE, get(snapshots::original))

@@ -171,6 +171,11 @@ impl Store {
         Ok(unfinished)
     }
 
+    /// What was announced of an unfinished upload, as it was written down.
+    pub(crate) fn announced(&self, id: &str) -> io::Result<Vec<u8>> {
+        fs::read(self.announced_path(id))
+    }
+
     /// How many bytes of an unfinished upload are here.
     pub(crate) fn unfinished_bytes(&self, id: &str) -> io::Result<u64> {
         Ok(fs::metadata(self.part_path(id))?.len())

@@ -44,11 +44,12 @@ const SWEEP_EVERY: Duration = Duration::from_secs(600);
 #[derive(Debug, Default)]
 pub(crate) struct UnfinishedUploads(Mutex<BTreeMap<String, Arc<Unfinished>>>);
 
-/// An upload under way.
+/// An upload under way. What it says of itself lies on the disk until it is needed: sidecars are long.
 #[derive(Debug)]
 pub(crate) struct Unfinished {
     id: String,
-    announced: Announced,
+    /// The announced length, bytes.
+    length: u64,
     /// Room for all of it; gone once it is taken in.
     promise: Mutex<Option<Promise>>,
     /// Held by whoever adds bytes.
@@ -88,14 +89,14 @@ impl UnfinishedUploads {
                 .and_then(|announced| {
                     anyhow::ensure!(found.n_bytes <= announced.length, "it is longer than was announced");
                     let promise = space.promise(announced.length)?;
-                    Ok((announced, promise))
+                    Ok((announced.length, promise))
                 });
             match taken_up {
-                Ok((announced, promise)) => {
+                Ok((length, promise)) => {
                     let touched = Timestamp::try_from(found.touched).unwrap_or(now).as_millisecond();
                     uploads.insert(
                         found.id.clone(),
-                        Arc::new(Unfinished::new(found.id, announced, promise, touched)),
+                        Arc::new(Unfinished::new(found.id, length, promise, touched)),
                     );
                 }
                 Err(error) => {
@@ -121,9 +122,9 @@ impl UnfinishedUploads {
 }
 
 impl Unfinished {
-    fn new(id: String, announced: Announced, promise: Promise, touched: i64) -> Self {
+    fn new(id: String, length: u64, promise: Promise, touched: i64) -> Self {
         let (promise, turn, touched) = (Mutex::new(Some(promise)), Arc::default(), AtomicI64::new(touched));
-        Self { id, announced, promise, turn, touched }
+        Self { id, length, promise, turn, touched }
     }
 
     pub(crate) fn id(&self) -> &str {
@@ -132,7 +133,7 @@ impl Unfinished {
 
     /// The announced length, bytes.
     pub(crate) fn length(&self) -> u64 {
-        self.announced.length
+        self.length
     }
 
     /// When it is given up if nothing more comes.
@@ -146,10 +147,10 @@ impl Unfinished {
 pub(crate) async fn begin(app: &Arc<App>, said: Said, length: u64) -> Result<Arc<Unfinished>, Refusal> {
     sweep(app).await;
     let promise = app.space.promise(length)?;
-    let announced = Announced { length, said };
-    let text = serde_json::to_vec(&announced).context("what is announced cannot be written")?;
+    let text =
+        serde_json::to_vec(&Announced { length, said }).context("what is announced cannot be written")?;
     let now = (app.clock)().as_millisecond();
-    let upload = Arc::new(Unfinished::new(Ulid::generate().to_string(), announced, promise, now));
+    let upload = Arc::new(Unfinished::new(Ulid::generate().to_string(), length, promise, now));
     {
         let mut uploads = app.unfinished.lock();
         let announced_bytes: u64 = uploads.values().map(|upload| upload.length()).sum();
@@ -268,14 +269,19 @@ async fn append(app: &App, upload: &Unfinished, offset: u64, body: Body) -> Resu
 
 async fn finish(app: &Arc<App>, upload: &Unfinished) -> Result<Claimed, Refusal> {
     let (keeper, id) = (Arc::clone(app), upload.id.clone());
-    let finishing = tokio::task::spawn_blocking(move || keeper.store.finish_unfinished(&id));
-    let spooled = finishing.await.context("finishing an upload panicked")?.map_err(cannot_store)?;
+    let finishing = tokio::task::spawn_blocking(move || {
+        Ok((keeper.store.announced(&id)?, keeper.store.finish_unfinished(&id)?))
+    });
+    let (announced, spooled) =
+        finishing.await.context("finishing an upload panicked")?.map_err(cannot_store)?;
+    let announced: Announced =
+        serde_json::from_slice(&announced).context("what was announced cannot be read any more")?;
     let promise = upload.promise.lock().unwrap_or_else(PoisonError::into_inner).take();
     let promise = match promise {
         Some(promise) => promise,
         None => app.space.promise(upload.length())?,
     };
-    take_in(app, upload.announced.said.clone(), spooled, promise).await
+    take_in(app, announced.said, spooled, promise).await
 }
 
 /// Refuses, and gives up, what turns out to be no snapshot, as soon as enough of it is here to tell.

@@ -5,6 +5,8 @@
 mod push_to_picture;
 mod upload_by_hand;
 mod open_without_upload;
+mod sampled_run;
 mod bad_file;
 mod command_line;
 mod training;
+mod frameworks;

@@ -9,11 +9,12 @@ use std::{
     thread,
 };
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tidegauge_api::{
     inspection::DeviceInspection,
     paths::{self, page},
     run::Grid,
+    samples::GridSamples,
     snapshot::{SnapshotDetails, State},
 };
 use tidegauge_tests::{
@@ -202,6 +203,44 @@ async fn a_window_of_one_step_holds_that_step_only() {
             assert!(snapshot.place.first_step.is_none_or(|first| Some(first) == snapshot.place.last_step));
             check_window(&witness, snapshot);
         }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn steps_between_snapshots_are_sampled_with_what_memory_stats_said_of_them() {
+    let server = Server::start();
+    // Rank 1 does not record.
+    let env = [
+        ("TIDEGAUGE_RUN", "sampled"),
+        ("TIDEGAUGE_SERVER", server.address()),
+        ("TIDEGAUGE_RANKS", "0"),
+        ("TIDEGAUGE_STEPS", "5"),
+    ];
+    let mut training = Training::fsdp(10, &env);
+    for rank in training.end() {
+        assert_eq!(rank.code, Some(EXIT_CODE), "{}", rank.said);
+    }
+    let (run_id, grid) = grid_of(&server, "sampled", 1).await;
+    assert_eq!((columns(&grid), grid.rows.len()), (vec!["1–5"], 2));
+    let samples: GridSamples = server.get(&paths::run_samples(&run_id, 0, 2, 512));
+    assert_eq!(samples.n_dropped, 0);
+    for (rank, row) in (0..).zip(&samples.rows) {
+        let witness = training.witness(rank);
+        let mut n_sampled = 0;
+        for (i, column) in samples.columns.iter().enumerate() {
+            let Some(allocated) = row.allocated[i] else { continue };
+            let line = witness.iter().find(|line| line["step"] == column.last_step).unwrap();
+            let levels = json!({
+                "allocated": allocated,
+                "allocated_peak": row.allocated_peak[i],
+                "reserved": row.reserved[i],
+            });
+            assert_eq!(levels, line["levels"], "rank {rank}, step {}", column.label());
+            n_sampled += 1;
+        }
+        // Steps within ten milliseconds of another are not sampled.
+        assert!(n_sampled >= 3, "{n_sampled} steps of rank {rank} were sampled");
+        assert_eq!(row.outside.iter().flatten().count().min(1), 1);
     }
 }
 

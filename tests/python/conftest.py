@@ -26,6 +26,7 @@ class Receiver(http.server.ThreadingHTTPServer):
 
     def __init__(self):
         self.snapshots = []
+        self.batches = []
         self.status = 201
         self.before_answer = None
         self.token = None
@@ -42,7 +43,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_POST(self):
         body = self.rfile.read(int(self.headers["Content-Length"]))
         answer = b""
-        if self.server.status == 201:
+        if self.path == "/api/v1/samples":
+            if self.server.status == 201:
+                self.server.batches.append(json.loads(body))
+                answer = b'{"run_id": "1", "n_new": 1}'
+        elif self.server.status == 201:
             header = self.headers["Tidegauge-Sidecar"]
             sidecar = json.loads(base64.urlsafe_b64decode(header + "=" * (-len(header) % 4)))
             content = zstandard.ZstdDecompressor().stream_reader(io.BytesIO(body)).read()

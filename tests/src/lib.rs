@@ -9,6 +9,7 @@ pub mod server;
 pub mod browser;
 pub mod wire;
 pub mod training;
+pub mod framed;
 
 pub use browser::Browser;
 pub use patience::eventually;

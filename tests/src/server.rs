@@ -15,6 +15,7 @@ use tidegauge_api::{
     place::Place,
     problem::Problem,
     run::{Grid, RunRow, Runs},
+    samples::SamplesTaken,
     snapshot::{SnapshotDetails, State},
 };
 
@@ -88,6 +89,14 @@ impl Server {
         } else {
             Err(answer.body_mut().read_json().expect("a refusal is a problem in JSON"))
         }
+    }
+
+    /// Sends a batch of samples, which must be taken; the id of its run.
+    pub fn send_samples(&self, batch: &serde_json::Value) -> String {
+        let answer = ureq::post(format!("{}{}", self.address, paths::SAMPLES)).send_json(batch);
+        let mut answer = answer.unwrap_or_else(|error| panic!("samples are not taken: {error}"));
+        let taken: SamplesTaken = answer.body_mut().read_json().expect("samples are answered in JSON");
+        taken.run_id
     }
 
     /// All runs.

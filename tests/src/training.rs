@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use crate::place::{cli, torch_venv};
 
 /// The torch release of the tests.
-const TORCH: &str = "2.9.1";
+pub(crate) const TORCH: &str = "2.9.1";
 
 /// How training ends by itself: its own exit code, not the agent's.
 pub const EXIT_CODE: i32 = 7;

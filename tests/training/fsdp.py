@@ -2,8 +2,8 @@
 
 usage: fsdp.py N_STEPS WITNESS.jsonl
 
-The witness is told what `_snapshot()` returned, a line each time, and how many allocations there were by the end
-of each step.
+The witness is told what `_snapshot()` returned, a line each time, and how many allocations and bytes there were by
+the end of each step.
 With TRAINING_WAITS set, the run waits after each of these steps ("1,5") for a line on standard input.
 """
 
@@ -96,7 +96,13 @@ def main():
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-        tell(witness, {"step": n, "allocations_so_far": torch.cuda.memory_stats(rank)["allocation.all.allocated"]})
+        stats = torch.cuda.memory_stats(rank)
+        levels = {
+            "allocated": stats["allocated_bytes.all.current"],
+            "allocated_peak": stats["allocated_bytes.all.peak"],
+            "reserved": stats["reserved_bytes.all.current"],
+        }
+        tell(witness, {"step": n, "allocations_so_far": stats["allocation.all.allocated"], "levels": levels})
         tidegauge.step()
         print(f"step {n}", flush=True)
         if n in waits:

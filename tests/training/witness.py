@@ -6,6 +6,7 @@ usage: witness.py FILE…    prints the same for pickles, and how many events ar
 import collections
 import hashlib
 import json
+import os
 import pickle
 import sys
 
@@ -34,6 +35,21 @@ def described(snapshot):
     segments = repr([sorted((k, repr(v)) for k, v in s.items()) for s in snapshot["segments"]])
     digest.update(segments.encode())
     return {"events": n_events, "allocations": n_allocations, "digest": digest.hexdigest()}
+
+
+def allocations_so_far(witness, step):
+    """Tells a witness how many allocations there were by then."""
+    import torch
+
+    n = torch.cuda.memory_stats().get("allocation.all.allocated", 0)
+    testify(witness, {"step": step, "allocations_so_far": n})
+
+
+def testify(witness, what):
+    """Tells this rank's witness something; `witness` is that of rank 0."""
+    witness = witness.replace("-0.jsonl", f"-{os.environ.get('RANK', '0')}.jsonl")
+    with open(witness, "a") as file:
+        print(json.dumps(what), file=file)
 
 
 def main():

@@ -2,6 +2,7 @@
 
 use serde::de::DeserializeOwned;
 use tidegauge_api::run::{Grid, Runs};
+use tidegauge_api::samples::GridSamples;
 use tidegauge_api::snapshot::SnapshotDetails;
 use tidegauge_api::{Problem, paths};
 use wasm_bindgen::prelude::Closure;
@@ -57,6 +58,19 @@ pub(crate) async fn grid(
     known: Option<&str>,
 ) -> Result<Option<(Grid, Option<String>)>, Failure> {
     let response = get(&paths::grid(run_id), known).await?;
+    if response.status() == 304 {
+        return Ok(None);
+    }
+    let tag = response.headers().get("etag").ok().flatten();
+    Ok(Some((json(&response).await?, tag)))
+}
+
+/// Some rows of a run's samples and their tag; none when they are still those with the tag `known`.
+pub(crate) async fn samples(
+    address: &str,
+    known: Option<&str>,
+) -> Result<Option<(GridSamples, Option<String>)>, Failure> {
+    let response = get(address, known).await?;
     if response.status() == 304 {
         return Ok(None);
     }

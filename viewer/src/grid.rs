@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::ops::Range;
 
-use tidegauge_api::run::{Grid, GridCell, GridRow};
+use tidegauge_api::run::{Grid, GridCell, GridColumn, GridLost, GridRow};
+use tidegauge_api::samples::GridSamples;
 use tidegauge_api::snapshot::State;
 
 use crate::heat::Scale;
+use crate::samples::{Beside, Sampled};
 
 /// A place on the grid: row, then column.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -21,10 +23,14 @@ pub struct Spot {
 /// A grid with what is looked up in it again and again.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Board {
-    /// As the server sent it.
+    /// As the server sent it, with columns for samples between those of snapshots.
     pub grid: Grid,
+    /// The samples.
+    pub beside: Beside,
     /// Index into [`Grid::cells`] of each spot that holds something.
     by_spot: BTreeMap<Spot, usize>,
+    /// Indices into [`Grid::lost`] by spot.
+    lost_by_spot: BTreeMap<Spot, Vec<usize>>,
     /// Of each column, the median of its ready cells' allocated peaks.
     medians: Vec<Option<u64>>,
     /// Colors of allocated peaks, once a cell has one.
@@ -32,8 +38,14 @@ pub struct Board {
 }
 
 impl Board {
-    /// Indexes a grid.
+    /// Indexes a grid without samples.
     pub fn new(grid: Grid) -> Self {
+        Self::with_samples(grid, GridSamples::default())
+    }
+
+    /// Indexes a grid with samples between its snapshots.
+    pub fn with_samples(grid: Grid, samples: GridSamples) -> Self {
+        let (grid, beside) = Beside::join(grid, samples);
         let spot = |cell: &GridCell| Spot { row: cell.row, column: cell.column };
         let by_spot = grid.cells.iter().enumerate().map(|(i, cell)| (spot(cell), i)).collect();
         let mut by_column = vec![Vec::new(); grid.columns.len()];
@@ -44,13 +56,57 @@ impl Board {
             }
         }
         let medians = by_column.into_iter().map(median).collect();
-        let scale = Scale::over(grid.cells.iter().filter_map(|cell| cell.peak_allocated));
-        Self { grid, by_spot, medians, scale }
+        let sampled = [beside.samples().lowest_peak, beside.samples().highest_peak];
+        let peaks = grid.cells.iter().filter_map(|cell| cell.peak_allocated);
+        let scale = Scale::over(peaks.chain(sampled.into_iter().flatten()));
+        let mut lost_by_spot = BTreeMap::<Spot, Vec<usize>>::new();
+        for (i, lost) in grid.lost.iter().enumerate() {
+            lost_by_spot.entry(Spot { row: lost.row, column: lost.column }).or_default().push(i);
+        }
+        Self { grid, beside, by_spot, lost_by_spot, medians, scale }
     }
 
     /// The cell at a spot, if it holds something.
     pub fn cell(&self, spot: Spot) -> Option<&GridCell> {
         self.by_spot.get(&spot).map(|i| &self.grid.cells[*i])
+    }
+
+    /// What was sampled at a spot.
+    pub fn sampled(&self, spot: Spot) -> Option<Sampled> {
+        self.beside.sampled(spot.row, spot.column)
+    }
+
+    /// The snapshots of a spot that nobody will see.
+    pub fn lost(&self, spot: Spot) -> impl Iterator<Item = &GridLost> {
+        self.lost_by_spot.get(&spot).into_iter().flatten().map(|i| &self.grid.lost[*i])
+    }
+
+    /// The part of the highest peak that a number of bytes is, from 0 to 1.
+    pub fn part_of_highest(&self, bytes: u64) -> f64 {
+        let highest = self.scale.map_or(0, |scale| scale.high).max(1);
+        (bytes as f64 / highest as f64).min(1.0)
+    }
+
+    /// Where `spot` of an earlier board is now: the same row and column, or the nearest that is left.
+    pub fn same_place(&self, earlier: &Self, spot: Spot) -> Spot {
+        let row = earlier.grid.rows.get(spot.row as usize);
+        let column = earlier.grid.columns.get(spot.column as usize);
+        let same_row = row.and_then(|row| self.grid.rows.iter().position(|now| now == row));
+        let same_column = column.and_then(|column| {
+            let columns = || self.grid.columns.iter();
+            let same = |now: &GridColumn| (now.last_step, &now.reason) == (column.last_step, &column.reason);
+            // Steps that were put together with others since.
+            let holds = |now: &GridColumn| now.last_step.is_some() && now.last_step >= column.last_step;
+            columns().position(same).or_else(|| columns().position(holds))
+        });
+        let index = |same: Option<usize>, was: u32, n: usize| {
+            let last = u32::try_from(n.saturating_sub(1)).unwrap_or(u32::MAX);
+            same.and_then(|i| u32::try_from(i).ok()).unwrap_or(was).min(last)
+        };
+        Spot {
+            row: index(same_row, spot.row, self.grid.rows.len()),
+            column: index(same_column, spot.column, self.grid.columns.len()),
+        }
     }
 
     /// A number that changes with whatever a row shows, so that only rows that changed are built again.
@@ -61,6 +117,10 @@ impl Board {
             let cell = &self.grid.cells[*i];
             (spot.column, cell.state.as_str(), cell.peak_allocated, &cell.label, &cell.snapshots)
                 .hash(&mut hasher);
+        }
+        for column in 0..u32::try_from(self.grid.columns.len()).unwrap_or(u32::MAX) {
+            let spot = Spot { row, column };
+            (self.sampled(spot), self.lost(spot).count()).hash(&mut hasher);
         }
         (self.grid.rows.get(row as usize).map(row_label), self.grid.columns.len()).hash(&mut hasher);
         self.scale.map(|scale| (scale.low, scale.high)).hash(&mut hasher);
@@ -210,15 +270,6 @@ pub fn rows_in_view(scroll_top: f64, height: f64, row_height: f64, n_rows: usize
     first.saturating_sub(BEYOND).min(n_rows)..last.saturating_add(BEYOND).min(n_rows)
 }
 
-/// Every how-manyth column has room for its label, given the longest one.
-pub fn label_every(labels: impl Iterator<Item = usize>, cell_width_css: f64) -> usize {
-    /// Width of a digit at the grid's text size, and the gap between two labels, CSS pixels.
-    const DIGIT_CSS: f64 = 8.0;
-    const GAP_CSS: f64 = 6.0;
-    let longest = labels.max().unwrap_or(0) as f64;
-    ((longest * DIGIT_CSS + GAP_CSS) / cell_width_css).ceil().max(1.0) as usize
-}
-
 /// The median; of an even number, the lower of the middle two, so that it is one of them.
 fn median(mut values: Vec<u64>) -> Option<u64> {
     values.sort_unstable();
@@ -228,25 +279,15 @@ fn median(mut values: Vec<u64>) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use tidegauge_api::run::{GridColumn, RunRow};
+    use tidegauge_api::run::RunRow;
+    use tidegauge_api::samples::{SampleColumn, SampleRow};
 
     use super::*;
 
     /// A grid drawn in text: a row per line, `.` for nothing, else the peak. Ids are "row-column".
     fn board(picture: &str) -> Board {
         let lines: Vec<Vec<&str>> = picture.lines().map(|line| line.split_whitespace().collect()).collect();
-        let run = RunRow {
-            id: "run".to_owned(),
-            name: "run".to_owned(),
-            created_at: String::new(),
-            updated_at: String::new(),
-            n_ranks: 0,
-            n_snapshots: 0,
-            n_failed: 0,
-            n_pending: 0,
-            peak_allocated: None,
-            producer: None,
-        };
+        let run = RunRow::default();
         let rows = (0..lines.len()).map(|i| GridRow { role: String::new(), rank: Some(i as u32) }).collect();
         let columns = (0..lines[0].len())
             .map(|i| GridColumn {
@@ -269,7 +310,7 @@ mod tests {
                 n_findings: None,
             })
         });
-        Board::new(Grid { run, rows, columns, cells: cells.collect() })
+        Board::new(Grid { run, rows, columns, cells: cells.collect(), lost: Vec::new() })
     }
 
     #[test]
@@ -340,11 +381,45 @@ mod tests {
         assert_ne!(prints("1 9\n. 99")[0], before[0]);
     }
 
+    /// The same with samples of rank 0 at these steps, whose allocated bytes are ten times their step.
+    fn with_samples(picture: &str, steps: &[u64]) -> Board {
+        let column = |step: &u64| SampleColumn { first_step: *step, last_step: *step };
+        let numbers: Vec<_> = steps.iter().map(|step| Some(step * 10)).collect();
+        let row = SampleRow {
+            rank: Some(0),
+            allocated: numbers.clone(),
+            allocated_peak: numbers,
+            ..SampleRow::default()
+        };
+        let samples = GridSamples {
+            columns: steps.iter().map(column).collect(),
+            rows: vec![row],
+            highest_peak: steps.iter().max().map(|step| step * 10),
+            ..GridSamples::default()
+        };
+        Board::with_samples(board(picture).grid, samples)
+    }
+
     #[test]
-    fn labels_that_would_touch_are_left_out() {
-        assert_eq!(label_every([1, 3].into_iter(), 96.0), 1);
-        assert_eq!(label_every([1, 3].into_iter(), 14.0), 3);
-        assert_eq!(label_every(std::iter::empty(), 14.0), 1);
+    fn a_focused_cell_keeps_its_place_when_columns_come_in_before_it() {
+        let at = |row, column| Spot { row, column };
+        let (before, after) = (board(". 5\n. 7"), with_samples(". 5\n. 7", &[0, 1, 2]));
+        assert_eq!(after.same_place(&before, at(1, 1)), at(1, 1));
+        let later = with_samples("5 . .\n7 . .", &[3, 4]);
+        let latest = with_samples("5 . .\n7 . .", &[3, 4, 5]);
+        assert_eq!(latest.same_place(&later, at(0, 4)), at(0, 4));
+        assert_eq!(before.same_place(&latest, at(0, 5)), at(0, 1));
+    }
+
+    #[test]
+    fn samples_widen_the_scale_and_change_the_fingerprint_of_their_row_alone() {
+        let prints = |board: &Board| [board.row_fingerprint(0), board.row_fingerprint(1)];
+        let (one, other) = (with_samples("9 .\n9 .", &[0, 9]), with_samples("9 .\n9 .", &[1, 9]));
+        assert_eq!(one.scale.unwrap().high, 90);
+        assert_eq!(one.part_of_highest(45), 0.5);
+        let (one, other) = (prints(&one), prints(&other));
+        assert_ne!(one[0], other[0]);
+        assert_eq!(one[1], other[1]);
     }
 
     #[test]

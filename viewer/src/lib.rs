@@ -14,6 +14,7 @@ pub mod format;
 pub mod link;
 pub mod story;
 pub mod heat;
+pub mod samples;
 pub mod grid;
 pub mod uploads;
 pub mod timeline;

@@ -17,6 +17,7 @@ use crate::{
     fixtures::{self, Stacks},
     python,
     site::{self, Build},
+    torch,
     workspace::{self, Workspace, is_installed},
 };
 
@@ -69,7 +70,10 @@ pub(crate) fn run(workspace: &Workspace, mut arguments: Arguments) -> Result<Exi
     match what.as_deref() {
         Some("read") => bench.read(file.as_deref(), is_large)?,
         Some("picture") => bench.picture(file.as_deref())?,
-        _ => bail!("say what to measure: `bench read [--large] [FILE]` or `bench picture [FILE]`"),
+        Some("samples") => bench.samples()?,
+        _ => bail!(
+            "say what to measure: `bench read [--large] [FILE]`, `bench picture [FILE]` or `bench samples`"
+        ),
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -80,6 +84,25 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
+    /// What samples cost a server, and the training thread where PyTorch is set up for the training tests.
+    fn samples(&self) -> Result<()> {
+        self.say_machine();
+        let server = self.workspace.build("tidegauge-server", "tidegauge-server", "release")?;
+        let script = self.workspace.root.join("xtask/bench/samples.py");
+        workspace::run(Command::new("python3").arg(script).arg(server))?;
+        let Some(torch) = torch::ready(self.workspace)? else {
+            println!("what a step costs needs PyTorch: run `cargo xtask test --only torch` first");
+            return Ok(());
+        };
+        let interpreter = torch::interpreter(&torch);
+        python::install(&interpreter, &python::wheel(self.workspace, &interpreter)?)?;
+        for samples in ["0", "1"] {
+            let mut step = torch::script(self.workspace, &torch, "tests/training/step_cost.py");
+            workspace::run(step.env("TIDEGAUGE_SAMPLES", samples))?;
+        }
+        Ok(())
+    }
+
     fn read(&self, named: Option<&str>, is_large: bool) -> Result<()> {
         self.say_machine();
         if let Some(named) = named {

@@ -48,6 +48,7 @@ For the desk:
   bench read [--large] [FILE]
       Reading a snapshot, beside CPython's pickle.load, wasm and other programs.
   bench picture [FILE]      One picture in wasm under Node.
+  bench samples             What samples cost a server and a training.
   fixtures --events N [--stacks python|all] [-o FILE]
       A simulated snapshot of any length.";
 

@@ -1,8 +1,12 @@
 //! The agent in real training: `tests/e2e/training.rs` on PyTorch and a stand-in for CUDA.
 
-use std::{fs, process::Command};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 
 use crate::{
     browser, python,
@@ -15,6 +19,9 @@ const TORCH: &str = "2.9.1";
 
 /// What the stand-in is built with.
 const TOOLS: [&str; 4] = ["python3", "gcc", "nm", "readelf"];
+
+/// The frameworks whose trainings are tested, as published.
+const CLIENTS: &str = "tests/training/clients.txt";
 
 /// Runs the training tests. The first time this downloads one or two gigabytes.
 pub(crate) fn run(workspace: &Workspace) -> Result<Tally> {
@@ -34,11 +41,58 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Tally> {
         }
         fs::write(&ready, "")?;
     }
-    let interpreter = folder.join(format!("torch-{TORCH}/bin/python"));
+    let interpreter = interpreter(&folder);
     python::install(&interpreter, &python::wheel(workspace, &interpreter)?)?;
 
     let mut tests = browser::product_tests(workspace)?;
     // Each test trains on two ranks: one at a time is enough for any desk.
     tests.env("TIDEGAUGE_TEST_TORCH", &folder).env("RUST_TEST_THREADS", "1");
-    counted(tests.args(["--", "training::"]))
+    tests.args(["--", "training::"]);
+    let without = match install_clients(workspace, &folder, &interpreter) {
+        Ok(()) => {
+            tests.arg("frameworks::");
+            Tally::default()
+        }
+        Err(error) => Tally::skipped(format!("cannot install what {CLIENTS} names: {error:#}")),
+    };
+    Ok(counted(&mut tests)?.and(without))
+}
+
+/// Frameworks in a folder of their own, which the tests put beside torch with `PYTHONPATH`; again when another
+/// release is named.
+fn install_clients(workspace: &Workspace, folder: &Path, interpreter: &Path) -> Result<()> {
+    let wanted = fs::read_to_string(workspace.root.join(CLIENTS))?;
+    let clients = folder.join(format!("clients-{TORCH}"));
+    let installed = clients.join("installed.txt");
+    if fs::read_to_string(&installed).is_ok_and(|installed| installed == wanted) {
+        return Ok(());
+    }
+    if clients.exists() {
+        fs::remove_dir_all(&clients).with_context(|| format!("cannot empty {}", clients.display()))?;
+    }
+    let mut pip = Command::new(interpreter);
+    // Their dependencies would bring another torch, and gigabytes beside it.
+    pip.args(["-m", "pip", "install", "--quiet", "--no-deps", "--target"]).arg(&clients);
+    pip.arg("--requirement").arg(workspace.root.join(CLIENTS));
+    workspace::run(&mut pip)?;
+    Ok(fs::write(installed, wanted)?)
+}
+
+/// The folder with PyTorch and the stand-in, if they have been set up.
+pub(crate) fn ready(workspace: &Workspace) -> Result<Option<PathBuf>> {
+    let folder = workspace.folder("fake-cuda")?;
+    Ok(folder.join(format!("ready-{TORCH}")).exists().then_some(folder))
+}
+
+/// The Python that has PyTorch.
+pub(crate) fn interpreter(folder: &Path) -> PathBuf {
+    folder.join(format!("torch-{TORCH}/bin/python"))
+}
+
+/// A script of ours on the stand-in.
+pub(crate) fn script(workspace: &Workspace, folder: &Path, script: &str) -> Command {
+    let mut command = Command::new("bash");
+    command.arg(workspace.root.join("tests/fake-cuda/run.sh")).arg(folder).arg(TORCH);
+    command.arg(workspace.root.join(script));
+    command
 }

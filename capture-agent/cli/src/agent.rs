@@ -5,10 +5,11 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    fs, io,
+    fs::{self, File},
+    io,
     path::{Path, PathBuf},
     thread,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
 use anyhow::{Result, ensure};
@@ -32,6 +33,8 @@ use crate::{
 
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LONGEST_RETRY: Duration = Duration::from_secs(60);
+/// How often the status is made young again while a snapshot is sent.
+const FRESHEN_EVERY: Duration = Duration::from_secs(5);
 /// Between two looks, and two tries, once it is told to end.
 const SHORT_WAIT: Duration = Duration::from_millis(500);
 
@@ -230,6 +233,7 @@ impl Drain {
                 if self.send(folder, item) {
                     items.pop_front();
                 }
+                self.write_status();
             }
         }
         ours.into_iter().for_each(|ours| ours.folder.tidy());
@@ -238,7 +242,14 @@ impl Drain {
     /// Whether it waits no more.
     fn send(&mut self, folder: &Folder, item: &Item) -> bool {
         let shown = item.snapshot.display().to_string();
-        match self.deliveries.deliver(folder, item) {
+        let (status, mut freshened) = (self.errand.status.as_deref(), Instant::now());
+        let mut progress = |_| {
+            if freshened.elapsed() >= FRESHEN_EVERY {
+                freshen(status);
+                freshened = Instant::now();
+            }
+        };
+        match self.deliveries.deliver(folder, item, &mut progress) {
             Ok(delivered) => {
                 self.server_is_back();
                 self.health.n_waiting = self.health.n_waiting.saturating_sub(1);
@@ -305,6 +316,15 @@ impl Drain {
             Ok(()) => drop(self.said.remove(&path)),
             Err(error) => self.say_of(&path, format!("cannot write {}: {error}", path.display())),
         }
+    }
+}
+
+/// A large snapshot over a slow network takes longer than a probe waits: what goes on is told by the file's age.
+fn freshen(status: Option<&Path>) {
+    let file = status.and_then(|path| File::options().append(true).open(path).ok());
+    if let Some(file) = file {
+        // The next look writes it anew.
+        file.set_modified(SystemTime::now()).ok();
     }
 }
 

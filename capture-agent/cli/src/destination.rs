@@ -81,7 +81,8 @@ pub(crate) struct Destination {
     #[arg(long, value_name = "NAME", env = "TIDEGAUGE_RUN")]
     run: Option<String>,
     /// What the processes do in the run: actor, critic
-    #[arg(long)]
+    // In verl's finish_hook_cmd, verl says it.
+    #[arg(long, env = "VERL_PROFILE_ROLE")]
     role: Option<String>,
     /// Global rank
     #[arg(long, value_name = "N")]
@@ -107,7 +108,7 @@ impl Destination {
         let from_path = place_from_path(&parcel.path).map(|told| told.place).unwrap_or_default();
         let flags = Place {
             run: self.run.clone().filter(|run| !run.is_empty()),
-            role: self.role.clone(),
+            role: self.role.clone().filter(|role| !role.is_empty()),
             rank: self.rank,
             first_step: self.first_step,
             last_step: self.step,

@@ -3,6 +3,7 @@
 //! Settings are read as the agent reads them; each check says what it found, and where that is red, what to do.
 
 mod checks;
+mod frames;
 mod interpreter;
 mod cost;
 
@@ -98,6 +99,7 @@ impl Doctor {
                 shown = settings.in_force(&keywords, &from_env).into_iter().map(Setting::from).collect();
                 let predicted = Cost::of(&settings.recording);
                 all.push(checks::settings(&settings));
+                all.push(frames::identity(&settings, &from_env));
                 all.extend(self.of_python(Some(&settings)));
                 all.push(checks::cost(&predicted, checks::available_memory()));
                 all.push(checks::server(&settings));
@@ -116,6 +118,7 @@ impl Doctor {
             Err(error) => return vec![checks::no_python(&self.python, &error)],
         };
         let mut all = vec![checks::python(&interpreter)];
+        all.extend(frames::frameworks(&interpreter));
         match interpreter.versions.get("torch") {
             Some(torch) => all.extend(checks::backend(&interpreter, torch)),
             None => all.push(checks::no_torch(&interpreter)),
@@ -129,7 +132,7 @@ impl Doctor {
 }
 
 /// "steps=1,5" as a keyword and its text.
-fn setting(text: &str) -> Result<(&'static str, String), String> {
+pub(crate) fn setting(text: &str) -> Result<(&'static str, String), String> {
     let (name, value) = text.split_once('=').ok_or("expected NAME=VALUE, such as steps=1,5")?;
     let known = NAMES.iter().find(|known| **known == name);
     let known =

@@ -1,4 +1,4 @@
-//! The command line: `tidegauge inspect`, `export`, `push`, `watch`, `agent`, `take` and `doctor`.
+//! The command line: `tidegauge inspect`, `export`, `push`, `watch`, `agent`, `take`, `run` and `doctor`.
 //!
 //! A library, so that the Python package can bring the same program. Data goes to standard output, talk to
 //! standard error.
@@ -8,9 +8,11 @@
 mod inspect;
 mod export;
 mod push;
+mod framework;
 mod watch;
 mod agent;
 mod take;
+mod run;
 mod doctor;
 mod opened;
 mod members;
@@ -54,6 +56,7 @@ enum Command {
     Watch(watch::Watch),
     Agent(agent::Agent),
     Take(take::Take),
+    Run(run::Run),
     Doctor(doctor::Doctor),
 }
 
@@ -74,6 +77,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         Command::Watch(watch) => watch.run(),
         Command::Agent(agent) => agent.run(),
         Command::Take(take) => take.run(),
+        Command::Run(run) => run.run(),
         Command::Doctor(doctor) => doctor.run(),
     };
     result.unwrap_or_else(|error| {

@@ -3,6 +3,7 @@
 //! A snapshot's place is put together from the flags, the sidecar beside it and its path, in this order.
 
 use std::{
+    env,
     ops::ControlFlow,
     path::{Path, PathBuf},
     time::Duration,
@@ -21,6 +22,7 @@ use crate::{
     agent,
     destination::Destination,
     ending,
+    framework::Framework,
     parcel::{self, Parcel, Part},
     search,
     sending::{Tally, is_no_snapshot, outcome, send},
@@ -42,6 +44,9 @@ pub(crate) struct Push {
     /// Stay, and send what appears there, as tidegauge agent does
     #[arg(long, requires = "outbox", conflicts_with_all = ["role", "rank", "step", "first_step"])]
     watch: bool,
+    /// Send only what the process wrote that runs this; for commands that a framework runs in each process
+    #[arg(long, value_enum, value_name = "NAME", conflicts_with = "outbox")]
+    framework: Option<Framework>,
     #[command(flatten)]
     destination: Destination,
 }
@@ -76,6 +81,17 @@ impl Push {
         let mut files = Vec::new();
         for path in &self.paths {
             files.extend(search::files_at(path)?);
+        }
+        let owner =
+            self.framework.map(|framework| framework.owner(&|name| env::var(name).ok())).transpose()?;
+        if let Some(owner) = owner {
+            let n_found = files.len();
+            files.retain(|file| owner.wrote(&file.path.to_string_lossy()));
+            eprintln!("{} of other processes left to them", counted((n_found - files.len()) as u64, "file"));
+            // A rank that was not profiled has none, and that is as it should be.
+            if files.is_empty() {
+                return Ok(());
+            }
         }
         let n_files = files.len() as u64;
         for (file, i) in files.iter().zip(1..) {

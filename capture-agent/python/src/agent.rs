@@ -106,6 +106,12 @@ pub(crate) fn quietly(entry: impl FnOnce()) {
 
 /// Starts the session, unless one runs already.
 pub(crate) fn start(py: Python<'_>, keywords: &BTreeMap<&str, String>) {
+    start_when(py, keywords, false);
+}
+
+/// The same; `is_used` says that the program uses the device already, or that torch is just making it usable. Torch
+/// holds a lock then, so it cannot be asked.
+pub(crate) fn start_when(py: Python<'_>, keywords: &BTreeMap<&str, String>, is_used: bool) {
     if !is_owner() && OWNER.load(Ordering::Relaxed) != 0 {
         // A fork that Python did not see.
         forked();
@@ -113,14 +119,19 @@ pub(crate) fn start(py: Python<'_>, keywords: &BTreeMap<&str, String>) {
     if GENERATION.load(Ordering::Relaxed) >= MAX_GENERATIONS {
         return log::say(Level::Warning, "tidegauge: nothing is recorded: forks are nested too deep");
     }
-    if is_owner() && session(py).is_some() {
+    if is_running(py) {
         return notices().say_once("started-twice", "start() again is ignored: it records already");
     }
     match prepare(py, keywords) {
-        Ok(Some((session, torch, also))) => begin(py, session, torch, also),
+        Ok(Some((session, torch, also))) => begin(py, session, Device { torch, also }, is_used),
         Ok(None) => {}
         Err(sentence) => notices().say(format_args!("nothing is recorded: {sentence}")),
     }
+}
+
+/// Whether this process has a session, be it of a rank that records or not.
+pub(crate) fn is_running(py: Python<'_>) -> bool {
+    is_owner() && session(py).is_some()
 }
 
 fn prepare(
@@ -138,14 +149,17 @@ fn prepare(
     Ok(Some((session, torch, also)))
 }
 
-fn begin(py: Python<'_>, new: Session, torch: Torch, also: Occasions) {
+fn begin(py: Python<'_>, new: Session, device: Device, is_used: bool) {
     if new.is_chosen() {
-        torch.warm_up(py);
+        device.torch.warm_up(py);
     }
     *session(py) = Some(new);
     OWNER.store(std::process::id(), Ordering::Relaxed);
-    let device = Device { torch, also };
-    if let Err(error) = life::follow(py, also).and_then(|()| device.begin_when_used(py)) {
+    let begun = life::follow(py, device.also).and_then(|()| match is_used {
+        true => Ok(device.begin(py)),
+        false => device.begin_when_used(py),
+    });
+    if let Err(error) = begun {
         notices().say(format_args!("nothing is recorded: {error}"));
     }
 }

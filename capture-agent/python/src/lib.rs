@@ -7,11 +7,13 @@ mod agent;
 mod life;
 mod log;
 mod keywords;
+mod frames;
 mod torch;
 mod seen;
 mod device;
 mod ownership;
 mod native;
+mod neighbors;
 mod pickling;
 
 use pyo3::prelude::*;
@@ -22,6 +24,11 @@ mod _agent {
     use pyo3::{prelude::*, types::PyDict};
 
     use crate::{agent, keywords, ownership};
+
+    #[pymodule_export]
+    use crate::frames::{
+        begin_step, framework_failed, is_running, plays, start_unless_running, step_by, steps_from,
+    };
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -14,16 +14,17 @@ use pyo3::{
     types::{PyDict, PyNone},
 };
 use serde_json::{Value, json};
-use tidegauge_api::Sidecar;
+use tidegauge_api::{Sidecar, samples::Sample};
 use tidegauge_capture_agent::{
     backend::{Argument, BACKENDS, Backend, Call, Recording, TorchVersion, not_understood},
     beside::Pending,
+    neighbors::Neighbors,
     notices::Notices,
     reckoning::Seen,
     recorder::{Group, Recorder, RecorderError, Statistics, Unwritten, Way},
 };
 
-use crate::{device, native::NativeWay, ownership, pickling::Snapshot, seen::LastSeen};
+use crate::{device, native::NativeWay, neighbors, ownership, pickling::Snapshot, seen::LastSeen};
 
 /// What a trial does on a device: blocks of several sizes, from several lines, some used on a second stream. Gives
 /// back what is still alive.
@@ -248,6 +249,46 @@ impl Torch {
         home(py, self.backend)
     }
 
+    fn sample(&self, py: Python<'_>, asks_device: bool) -> PyResult<Option<Sample>> {
+        let module = self.module.bind(py);
+        let device = module.call_method0(intern!(py, "current_device"))?;
+        // As the allocator gives it. `memory_stats()` makes one flat, sorted dict of it first, which takes longer
+        // than all the rest.
+        let stats = match module.getattr_opt(intern!(py, "memory_stats_as_nested_dict"))? {
+            Some(nested) => nested.call1((&device,))?,
+            None => module.call_method1(intern!(py, "memory_stats"), (&device,))?,
+        };
+        let stats = Counters(stats.cast_into()?);
+        let reserved = stats.level("reserved_bytes", "current")?;
+        // Nothing is known, or nothing happened: the program has not used this device.
+        if reserved.is_none() || stats.level("reserved_bytes", "peak")? == Some(0) {
+            return Ok(None);
+        }
+        let mut sample = Sample {
+            device: device.extract()?,
+            reserved,
+            reserved_peak: stats.level("reserved_bytes", "peak")?,
+            allocated: stats.level("allocated_bytes", "current")?,
+            allocated_peak: stats.level("allocated_bytes", "peak")?,
+            active: stats.level("active_bytes", "current")?,
+            active_peak: stats.level("active_bytes", "peak")?,
+            requested: stats.level("requested_bytes", "current")?,
+            requested_peak: stats.level("requested_bytes", "peak")?,
+            inactive_split: stats.level("inactive_split_bytes", "current")?,
+            n_ooms: stats.count("num_ooms")?,
+            n_alloc_retries: stats.count("num_alloc_retries")?,
+            ..Sample::default()
+        };
+        if asks_device {
+            // Not every device tells it.
+            let info = module.call_method1(intern!(py, "mem_get_info"), (&device,));
+            if let Some((free, total)) = info.ok().and_then(|info| info.extract().ok()) {
+                (sample.device_free, sample.device_total) = (Some(free), Some(total));
+            }
+        }
+        Ok(Some(sample))
+    }
+
     fn statistics(&self, py: Python<'_>) -> PyResult<Statistics> {
         let module = self.module.bind(py);
         let mut statistics = Statistics::default();
@@ -310,6 +351,10 @@ impl Recorder for Torch {
         })
     }
 
+    fn sample(&mut self, asks_device: bool) -> Result<Option<Sample>, RecorderError> {
+        attached(|py| Torch::sample(self, py, asks_device))
+    }
+
     fn read(&mut self) -> Result<Box<dyn Unwritten>, RecorderError> {
         attached(|py| {
             let snapshot = self.home(py)?.call_method0(self.backend.calls.snapshot)?;
@@ -362,6 +407,15 @@ impl Recorder for Torch {
         group.ok().flatten()
     }
 
+    fn neighbors(&mut self) -> Neighbors {
+        Python::attach(neighbors::neighbors)
+    }
+
+    fn agreed_run(&mut self, proposed: &str, group: Group) -> Option<String> {
+        // Without an agreement the run keeps the script's name.
+        attached(|py| neighbors::agreed_run(py, proposed, group)).ok().flatten()
+    }
+
     fn describe(&self, recording: &Recording, sidecar: &mut Sidecar) {
         self.backend.describe(self.version, recording, sidecar);
         sidecar.versions.extend(self.versions.clone());
@@ -407,6 +461,32 @@ fn is_used(stats: &Value) -> bool {
     match stats.get("allocation.all.allocated") {
         Some(n) => n.as_u64().unwrap_or(0) > 0,
         None => stats.as_object().is_some_and(|stats| !stats.is_empty()),
+    }
+}
+
+/// What an allocator counts, as nested dicts or as one flat one.
+struct Counters<'py>(Bound<'py, PyDict>);
+
+impl Counters<'_> {
+    /// "current" or "peak" of a counter over all pools.
+    fn level(&self, counter: &str, which: &str) -> PyResult<Option<u64>> {
+        let Some(nested) = self.0.get_item(counter)? else {
+            return self.count(&format!("{counter}.all.{which}"));
+        };
+        let pools = nested.cast_into::<PyDict>()?;
+        let Some(all) = pools.get_item("all")? else { return Ok(None) };
+        match all.cast_into::<PyDict>()?.get_item(which)? {
+            // A level that fell below what was counted since a reset of the counters is none.
+            Some(level) => Ok(u64::try_from(level.extract::<i64>()?).ok()),
+            None => Ok(None),
+        }
+    }
+
+    fn count(&self, counter: &str) -> PyResult<Option<u64>> {
+        match self.0.get_item(counter)? {
+            Some(count) => Ok(u64::try_from(count.extract::<i64>()?).ok()),
+            None => Ok(None),
+        }
     }
 }
 

@@ -18,6 +18,8 @@ def start(
     growth: float | Literal["off"] | None = None,
     growth_pause: int | None = None,
     also: str | Iterable[Literal["oom", "exception", "sigterm", "exit"]] | None = None,
+    samples: int | Literal["off"] | None = None,
+    sample_ranks: Iterable[int | str | range] | str | None = None,
     stacks: Literal["python", "all"] | None = None,
     context: Literal["all", "alloc", "state"] | None = None,
     max_entries: int | None = None,
@@ -60,6 +62,9 @@ def start(
     growth_pause: At most one snapshot of growth in so many steps. Default: 100.
     also: On which occasions beside steps: ``"oom"``, ``"exception"``, ``"sigterm"``, ``"exit"``, or ``"none"``.
         Default: ``"oom"``.
+    samples: At the ends of steps whose number this divides the allocator's counters are read and sent, which is cheap;
+        at most once in ten milliseconds. 0 or "off" for none. Default: 1, every step.
+    sample_ranks: On which ranks, also those that do not record. Default: ``"all"``.
     stacks: "python" (the default), or "all" to add C++ frames, which makes snapshots very slow to take.
     context: For which events stacks are kept. Default: "all".
     max_entries: The most events that are kept for one snapshot. Default: 100000.

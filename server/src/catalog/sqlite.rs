@@ -1,5 +1,7 @@
 //! The catalog in SQLite: one connection writes, a few read.
 
+mod samples;
+
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
@@ -15,8 +17,8 @@ use tidegauge_api::snapshot::{SnapshotDetails, State};
 use tidegauge_api::{Inspection, Place};
 use ulid::Ulid;
 
-use super::{Claimed, MAX_READS, MAX_RUNS, ToRead, Upload};
-use crate::grid::GridSnapshot;
+use super::{Claimed, MAX_LOST_IN_GRID, MAX_READS, MAX_RUNS, ToRead, Upload};
+use crate::grid::{GridContents, GridSnapshot, LostSnapshot};
 use crate::place::Said;
 use crate::store::Digest;
 
@@ -147,8 +149,8 @@ impl Catalog {
             .await?)
     }
 
-    /// A run with all its snapshots in order of arrival, and the change they are of.
-    pub(crate) async fn run(&self, run_id: &str) -> anyhow::Result<Option<(i64, RunRow, Vec<GridSnapshot>)>> {
+    /// A run with all that its grid shows, snapshots in order of arrival, and the change they are of.
+    pub(crate) async fn run(&self, run_id: &str) -> anyhow::Result<Option<(i64, RunRow, GridContents)>> {
         let mut tx = self.readers.begin().await?;
         let Some(run) = sqlx::query(run_rows!("WHERE r.id = ? GROUP BY r.id"))
             .bind(run_id)
@@ -166,8 +168,26 @@ impl Catalog {
         .bind(run_id)
         .fetch_all(&mut *tx)
         .await?;
-        let snapshots = snapshots.iter().map(grid_snapshot).collect::<Result<_, _>>()?;
-        Ok(Some((run.try_get("change")?, run_row(&run)?, snapshots)))
+        let sampled: Vec<(String, i64)> =
+            sqlx::query_as("SELECT DISTINCT role, rank FROM processes WHERE run_id = ?")
+                .bind(run_id)
+                .fetch_all(&mut *tx)
+                .await?;
+        let lost = sqlx::query(
+            "SELECT p.attempt, p.role, p.rank, p.host, p.pid, l.first_step, l.last_step, 'step' AS reason, l.why
+             FROM lost AS l JOIN processes AS p ON p.process = l.process WHERE p.run_id = ?
+             ORDER BY l.process, l.last_step, l.first_step LIMIT ?",
+        )
+        .bind(run_id)
+        .bind(MAX_LOST_IN_GRID)
+        .fetch_all(&mut *tx)
+        .await?;
+        let contents = GridContents {
+            snapshots: snapshots.iter().map(grid_snapshot).collect::<Result<_, _>>()?,
+            sampled: sampled.into_iter().map(|(role, rank)| (role, u32::try_from(rank).ok())).collect(),
+            lost: lost.iter().map(lost_snapshot).collect::<Result<_, _>>()?,
+        };
+        Ok(Some((run.try_get("change")?, run_row(&run)?, contents)))
     }
 
     /// Takes the snapshot that has waited longest for its reading.
@@ -307,14 +327,19 @@ macro_rules! run_rows {
     ($rest:literal) => {
         concat!(
             "SELECT r.id, r.name, r.created_at, r.updated_at, r.change,
-                    COUNT(DISTINCT NULLIF(s.rank, -1)) AS n_ranks,
-                    COUNT(*) AS n_snapshots,
-                    SUM(s.state = 'failed') AS n_failed,
-                    SUM(s.state IN ('received', 'reading')) AS n_pending,
+                    (SELECT COUNT(*) FROM (SELECT rank FROM snapshots WHERE run_id = r.id AND rank <> -1
+                         UNION SELECT rank FROM processes WHERE run_id = r.id AND rank <> -1)) AS n_ranks,
+                    COUNT(s.arrival) AS n_snapshots,
+                    COALESCE(SUM(s.state = 'failed'), 0) AS n_failed,
+                    COALESCE(SUM(s.state IN ('received', 'reading')), 0) AS n_pending,
+                    r.n_samples,
+                    (SELECT COALESCE(SUM(n_lost), 0) FROM processes WHERE run_id = r.id) AS n_lost,
+                    MAX(s.last_step) AS last_step,
+                    (SELECT MAX(last_step) FROM processes WHERE run_id = r.id) AS last_sampled_step,
                     MAX(d.allocated_peak) AS peak_allocated,
                     (SELECT producer FROM snapshots WHERE run_id = r.id AND state = 'ready'
                      ORDER BY arrival DESC LIMIT 1) AS producer
-             FROM runs AS r JOIN snapshots AS s ON s.run_id = r.id
+             FROM runs AS r LEFT JOIN snapshots AS s ON s.run_id = r.id
                   LEFT JOIN devices AS d ON d.arrival = s.arrival AND d.busiest = 1 ",
             $rest
         )
@@ -324,13 +349,17 @@ use run_rows;
 
 fn run_row(row: &SqliteRow) -> sqlx::Result<RunRow> {
     let count = |name| Ok::<_, sqlx::Error>(known(row.try_get(name)?).unwrap_or_default());
+    let step = |name| Ok::<_, sqlx::Error>(row.try_get::<Option<i64>, _>(name)?.and_then(known));
     Ok(RunRow {
         id: row.try_get("id")?,
         name: row.try_get("name")?,
         created_at: date(row.try_get("created_at")?),
         updated_at: date(row.try_get("updated_at")?),
+        latest_step: step("last_step")?.max(step("last_sampled_step")?),
         n_ranks: count("n_ranks")?,
         n_snapshots: count("n_snapshots")?,
+        n_samples: count("n_samples")?,
+        n_lost: count("n_lost")?,
         n_failed: count("n_failed")?,
         n_pending: count("n_pending")?,
         peak_allocated: row.try_get::<Option<i64>, _>("peak_allocated")?.and_then(known),
@@ -350,6 +379,10 @@ fn grid_snapshot(row: &SqliteRow) -> sqlx::Result<GridSnapshot> {
         n_events: number("n_events")?,
         n_findings: number("n_findings")?,
     })
+}
+
+fn lost_snapshot(row: &SqliteRow) -> sqlx::Result<LostSnapshot> {
+    Ok(LostSnapshot { place: place(row)?, why: row.try_get("why")? })
 }
 
 async fn details(tx: &mut Transaction<'_, Sqlite>, arrival: i64) -> anyhow::Result<SnapshotDetails> {

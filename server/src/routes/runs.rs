@@ -32,8 +32,8 @@ pub(crate) async fn grid(
     if let Some(response) = not_modified(&headers, &etag(&run_id, change), REVALIDATE) {
         return Ok(response);
     }
-    let (change, run, snapshots) = app.catalog.run(&run_id).await?.ok_or_else(nobody)?;
-    let mut response = Json(grid::grid(run, &snapshots)).into_response();
+    let (change, run, contents) = app.catalog.run(&run_id).await?.ok_or_else(nobody)?;
+    let mut response = Json(grid::grid(run, &contents)).into_response();
     set_cache_headers(response.headers_mut(), &etag(&run_id, change), REVALIDATE);
     Ok(response)
 }

@@ -153,6 +153,16 @@ impl Caller {
         self.agent.run(request.body(body).unwrap()).and_then(Reply::from).unwrap()
     }
 
+    /// Sends a batch of samples.
+    pub(crate) fn send_samples(&self, batch: &serde_json::Value) -> Reply {
+        self.post(paths::SAMPLES, batch.to_string().as_bytes())
+    }
+
+    pub(crate) fn post(&self, path: &str, body: &[u8]) -> Reply {
+        let request = self.agent.post(self.url(path)).header("Content-Type", "application/json");
+        request.send(body).and_then(Reply::from).unwrap()
+    }
+
     pub(crate) fn upload(&self, query: &str, body: &[u8]) -> Reply {
         self.upload_with(query, &[], body)
     }

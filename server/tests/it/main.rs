@@ -9,6 +9,7 @@ mod uploads;
 mod resumable;
 mod reading;
 mod runs;
+mod samples;
 mod snapshots;
 mod access;
 mod page;

@@ -177,4 +177,5 @@ class Allocator:
         stats.update({f"{key}.all.peak": peak for key, peak in self.peaks.items()})
         stats.update({f"allocation.all.{key}": n for key, n in self.counts.items()})
         stats["active.all.freed"] = self.counts["freed"]
+        stats.update({"num_ooms": 0, "num_alloc_retries": 0})
         return stats

@@ -16,15 +16,18 @@ def backend(name, allocator, is_available):
     module.allocator = allocator
     module.calls = []
     waiting = []
-    state = {"initialized": False}
+    state = {"initialized": False, "initializing": False}
 
     def initialize():
         if not state["initialized"]:
+            state["initializing"] = True
             for callback in waiting:
                 callback()
-            state["initialized"] = True
+            state.update(initialized=True, initializing=False)
 
     def lazy_call(callback):
+        # The real one waits for a lock then, which it holds itself.
+        assert not state["initializing"], "torch would wait for itself, for ever"
         if state["initialized"]:
             callback()
         else:
@@ -40,6 +43,7 @@ def backend(name, allocator, is_available):
     module._lazy_call = lazy_call
     module.device_count = lambda: N_DEVICES
     module.memory_stats = lambda device=0: allocator.memory_stats() if device == 0 else {}
+    module.current_device = lambda: 0
     module.mem_get_info = lambda device=0: (60 << 30, 64 << 30)
     module.synchronize = lambda: module.calls.append("synchronize")
     module.alloc, module.free = alloc, allocator.free

@@ -1,12 +1,15 @@
-//! One run: its grid of ranks and steps, and beside it the cell under focus.
+//! One run: its grid of ranks and steps, samples between the snapshots, and beside it the cell under focus.
 
 use std::sync::Arc;
 
 use leptos::html;
 use leptos::prelude::*;
-use tidegauge_api::run::{GridCell, GridColumn};
+use tidegauge_api::paths;
+use tidegauge_api::run::{Grid as RunGrid, GridCell, GridColumn};
+use tidegauge_api::samples::GridSamples;
 use tidegauge_api::snapshot::State;
 use wasm_bindgen::JsCast as _;
+use wasm_bindgen_futures::spawn_local;
 
 use crate::app::App;
 use crate::browser;
@@ -14,10 +17,11 @@ use crate::client::{self, Failure};
 use crate::components::polling::{poll, seconds};
 use crate::components::size::{Size, size_or_dash};
 use crate::components::unanswered::Unanswered;
-use crate::format::{ago, bytes, count, counted, difference, exact_bytes};
-use crate::grid::{Board, Spot, column_phrase, label_every, row_label, rows_in_view, state_phrase};
+use crate::format::{ago, bytes, count, counted, difference, exact_bytes, micros};
+use crate::grid::{Board, Spot, column_phrase, row_label, rows_in_view, state_phrase};
 use crate::heat::{self, Scale};
 use crate::link::{Route, View};
+use crate::samples::{Label, SAMPLE, Sampled, columns_that_fit, labels, times};
 
 /// How often the grid is asked for, milliseconds; the server answers "the same" at no cost.
 const REFRESH_MS: i32 = 2_000;
@@ -28,11 +32,34 @@ const ROW_HEIGHT_CSS: f64 = 30.0;
 /// Width of a cell, CSS pixels: as wide as there is room, within bounds.
 const CELL_WIDTH_CSS: (f64, f64) = (14.0, 96.0);
 
+/// Rows whose samples are asked for at once: a tall screen's, and as many to scroll to.
+const N_SAMPLED_ROWS: u32 = 64;
+
+/// Rows between two questions: whoever scrolls on has some rows left until the answer.
+const SAMPLED_ROWS_APART: u32 = 16;
+
 /// Below this width a number does not fit in a cell, CSS pixels.
 const NUMBER_WIDTH_CSS: f64 = 66.0;
 
 /// Width of the rows' heads in the style sheet, CSS pixels.
 const HEAD_WIDTH_CSS: f64 = 120.0;
+
+/// Which samples the page shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Wanted {
+    first_row: u32,
+    n_columns: u32,
+}
+
+/// What the server sent last.
+#[derive(Default)]
+struct Heard {
+    grid: Option<RunGrid>,
+    grid_tag: Option<String>,
+    samples: GridSamples,
+    /// The address of the samples and their tag.
+    samples_tag: Option<(String, String)>,
+}
 
 /// One run's grid.
 #[component]
@@ -41,31 +68,86 @@ pub(crate) fn Run(id: String) -> impl IntoView {
     let board = RwSignal::new(None::<Arc<Board>>);
     let failure = RwSignal::new(None::<Failure>);
     let heard_ms = RwSignal::new(browser::now_ms());
-    let tag = StoredValue::new(None::<String>);
-    let refresh = move || {
+    let heard = StoredValue::new(Heard::default());
+    let wanted = RwSignal::new(Wanted { first_row: 0, n_columns: 100 });
+    let show = move || {
+        let shown =
+            heard.try_with_value(|heard| Some((heard.grid.clone()?, heard.samples.clone()))).flatten();
+        if let Some((grid, samples)) = shown {
+            board.try_set(Some(Arc::new(Board::with_samples(grid, samples))));
+        }
+    };
+    // Whether there was news. Samples are a help: where they cannot be had, the grid is shown without.
+    let refresh_samples = {
         let id = id.clone();
-        async move {
-            let Some(known) = tag.try_get_value() else { return false };
-            match client::grid(&id, known.as_deref()).await {
-                Ok(news) => {
-                    if let Some((grid, new_tag)) = news {
-                        browser::set_title(&grid.run.name);
-                        tag.try_set_value(new_tag);
-                        board.try_set(Some(Arc::new(Board::new(grid))));
-                    }
-                    heard_ms.try_set(browser::now_ms());
-                    failure.try_set(None);
-                    true
+        move || {
+            let id = id.clone();
+            async move {
+                let Some(Wanted { first_row, n_columns }) = wanted.try_get_untracked() else { return false };
+                let address = paths::run_samples(&id, first_row, N_SAMPLED_ROWS, n_columns);
+                let tag = heard.try_with_value(|heard| heard.samples_tag.clone()).flatten();
+                let tag = tag.filter(|(of, _)| *of == address).map(|(_, tag)| tag);
+                let Ok(Some((samples, tag))) = client::samples(&address, tag.as_deref()).await else {
+                    return false;
+                };
+                let is_still_wanted = wanted.try_get_untracked() == Some(Wanted { first_row, n_columns });
+                if is_still_wanted {
+                    heard.try_update_value(|heard| {
+                        heard.samples = samples;
+                        heard.samples_tag = tag.map(|tag| (address, tag));
+                    });
                 }
-                Err(why) => {
-                    let is_missing = why.is_missing();
-                    failure.try_set(Some(why));
-                    !is_missing
+                is_still_wanted
+            }
+        }
+    };
+    let refresh = {
+        let refresh_samples = refresh_samples.clone();
+        move || {
+            let (id, refresh_samples) = (id.clone(), refresh_samples.clone());
+            async move {
+                let Some(known) = heard.try_with_value(|heard| heard.grid_tag.clone()) else { return false };
+                match client::grid(&id, known.as_deref()).await {
+                    Ok(news) => {
+                        let mut has_news = false;
+                        if let Some((grid, tag)) = news {
+                            browser::set_title(&grid.run.name);
+                            heard.try_update_value(|heard| {
+                                (heard.grid, heard.grid_tag) = (Some(grid), tag);
+                            });
+                            has_news = true;
+                        }
+                        has_news |= refresh_samples().await;
+                        if has_news {
+                            show();
+                        }
+                        heard_ms.try_set(browser::now_ms());
+                        failure.try_set(None);
+                        true
+                    }
+                    Err(why) => {
+                        let is_missing = why.is_missing();
+                        failure.try_set(Some(why));
+                        !is_missing
+                    }
                 }
             }
         }
     };
     poll(REFRESH_MS, refresh);
+    // Whoever scrolls or widens the page need not wait for the next turn.
+    Effect::new(move |before: Option<Wanted>| {
+        let now = wanted.get();
+        if before.is_some_and(|before| before != now) {
+            let refresh_samples = refresh_samples.clone();
+            spawn_local(async move {
+                if refresh_samples().await {
+                    show();
+                }
+            });
+        }
+        now
+    });
 
     let problem = move || {
         failure.get().map(|failure| {
@@ -84,7 +166,7 @@ pub(crate) fn Run(id: String) -> impl IntoView {
     };
     let is_here = Memo::new(move |_| board.with(Option::is_some));
     let content = move || match is_here.get() {
-        true => view! { <Grid board heard_ms failure/> }.into_any(),
+        true => view! { <Grid board heard_ms failure wanted/> }.into_any(),
         false if failure.with(Option::is_some) => ().into_any(),
         false => view! { <div class="skeleton grid-skeleton"></div> }.into_any(),
     };
@@ -96,18 +178,28 @@ fn Grid(
     board: RwSignal<Option<Arc<Board>>>,
     heard_ms: RwSignal<f64>,
     failure: RwSignal<Option<Failure>>,
+    wanted: RwSignal<Wanted>,
 ) -> impl IntoView {
     // This component is built once there is a board, and a board is only replaced by another.
     let board = Signal::derive(move || board.get().expect("a grid is shown only once there is one"));
     let focus = RwSignal::new(Spot::default());
     let hover = RwSignal::new(None::<Spot>);
+    // Columns come in between while the run goes on: the focus stays on its rank and step.
+    Effect::new(move |before: Option<Arc<Board>>| {
+        let now = board.get();
+        if let Some(before) = before {
+            focus.update(|focus| *focus = now.same_place(&before, *focus));
+            hover.update(|hover| *hover = hover.map(|hover| now.same_place(&before, hover)));
+        }
+        now
+    });
     let shown = Memo::new(move |_| hover.get().unwrap_or(focus.get()));
     view! {
         <RunHeader board heard_ms failure/>
         <div class="panes">
             <section class="pane-main" aria-label="Ranks and steps">
-                <Cells board focus hover/>
-                {move || board.get().scale.map(scale_bar)}
+                <Cells board focus hover wanted/>
+                {move || legend(&board.get())}
             </section>
             <aside class="pane-side" aria-live="polite" data-testid="cell-panel">
                 {move || cell_panel(&board.get(), shown.get())}
@@ -143,15 +235,33 @@ fn RunHeader(
         });
         let failed = (run.n_failed > 0)
             .then(|| view! { <span class="failed">"✕ " {count(run.n_failed)} " failed"</span> });
+        let samples = board.beside.samples();
+        let n_samples = run.n_samples.max(samples.n_samples);
+        let sampled = (n_samples > 0).then(|| {
+            let title = (samples.n_dropped > 0).then(|| {
+                format!("{} more were taken and dropped before they could be sent", count(samples.n_dropped))
+            });
+            view! { <span title=title>{counted(n_samples, "sample", "samples")}</span> }
+        });
+        let latest = run
+            .latest_step
+            .max(samples.last_step)
+            .map(|step| view! { <span data-testid="latest-step">"step " {count(step)}</span> });
+        let lost = (run.n_lost > 0).then(|| {
+            view! { <span class="failed" data-testid="lost">"∅ " {counted(run.n_lost, "snapshot lost", "snapshots lost")}</span> }
+        });
         let pending =
             (run.n_pending > 0).then(|| view! { <span>{count(run.n_pending)} " to be read"</span> });
         view! {
             <p class="facts">
                 <span>{counted(run.n_ranks, "rank", "ranks")}</span>
                 <span>{counted(run.n_snapshots, "snapshot", "snapshots")}</span>
+                {sampled}
+                {latest}
                 {run.producer.clone().map(|producer| view! { <span>{producer}</span> })}
                 {highest}
                 {failed}
+                {lost}
                 {pending}
             </p>
         }
@@ -168,7 +278,12 @@ fn RunHeader(
 /// The grid proper. The focus stays on its frame and names the cell it is on, so that fresh cells do not lose it;
 /// of many rows only those in view are built.
 #[component]
-fn Cells(board: Signal<Arc<Board>>, focus: RwSignal<Spot>, hover: RwSignal<Option<Spot>>) -> impl IntoView {
+fn Cells(
+    board: Signal<Arc<Board>>,
+    focus: RwSignal<Spot>,
+    hover: RwSignal<Option<Spot>>,
+    wanted: RwSignal<Wanted>,
+) -> impl IntoView {
     let app = App::here();
     let frame = NodeRef::<html::Div>::new();
     let scroll = RwSignal::new((0.0, 0.0));
@@ -197,6 +312,22 @@ fn Cells(board: Signal<Arc<Board>>, focus: RwSignal<Spot>, hover: RwSignal<Optio
         // Before it is measured, as many as a tall screen shows.
         let range = rows_in_view(top, if height > 0.0 { height } else { 1_500.0 }, ROW_HEIGHT_CSS, n_rows);
         (range.start, range.end, n_rows)
+    });
+    // Which samples to ask for follows what is in view.
+    Effect::new(move || {
+        let (first, _, _) = rows.get();
+        let n_snapshot_columns =
+            board.with(|board| board.grid.columns.iter().filter(|column| column.reason != SAMPLE).count());
+        if width_css.get() > 0.0 {
+            let first_row =
+                u32::try_from(first).unwrap_or(u32::MAX) / SAMPLED_ROWS_APART * SAMPLED_ROWS_APART;
+            let n_columns =
+                columns_that_fit(width_css.get(), HEAD_WIDTH_CSS, CELL_WIDTH_CSS.0, n_snapshot_columns);
+            let now = Wanted { first_row, n_columns };
+            if wanted.get_untracked() != now {
+                wanted.set(now);
+            }
+        }
     });
     let open = move |spot: Spot| {
         let id =
@@ -255,12 +386,23 @@ fn Cells(board: Signal<Arc<Board>>, focus: RwSignal<Spot>, hover: RwSignal<Optio
     let heads = move || {
         let board = board.get();
         let columns = &board.grid.columns;
-        let every =
-            label_every(columns.iter().map(|column| column.label.chars().count()), cell_width_css.get());
+        let lengths: Vec<_> =
+            columns.iter().map(|column| (column.label.chars().count(), column.reason != SAMPLE)).collect();
+        let shown = labels(&lengths, cell_width_css.get());
         let head = |(i, column): (usize, &GridColumn)| {
-            let label = i.is_multiple_of(every).then(|| column.label.clone());
+            let label = (shown[i] != Label::Hidden).then(|| column.label.clone());
             let index = (i + 2).to_string();
-            view! { <span role="columnheader" aria-colindex=index title=column_phrase(&column.label)>{label}</span> }
+            let (kind_class, kind) = match column.reason.as_str() {
+                SAMPLE => ("", ", sampled"),
+                _ => ("snapshot-head", ""),
+            };
+            let class = if shown[i] == Label::AtStart {
+                format!("{kind_class} at-start")
+            } else {
+                kind_class.to_owned()
+            };
+            let title = format!("{}{kind}", column_phrase(&column.label));
+            view! { <span role="columnheader" aria-colindex=index class=class title=title>{label}</span> }
         };
         let heads: Vec<_> = columns.iter().enumerate().map(head).collect();
         view! { <span role="columnheader" aria-colindex="1" class="corner">"step"</span> {heads} }
@@ -335,9 +477,11 @@ fn row_view(board: &Board, row: u32, has_numbers: bool) -> impl IntoView + use<>
         .map(|column| {
             // Columns are counted by u32 in what the server sends.
             let spot = Spot { row, column: column as u32 };
-            match board.cell(spot) {
-                Some(cell) => cell_view(board, cell, spot, has_numbers).into_any(),
-                None => nothing_view(spot).into_any(),
+            match (board.cell(spot), board.lost(spot).next(), board.sampled(spot)) {
+                (Some(cell), ..) => cell_view(board, cell, spot, has_numbers).into_any(),
+                (None, Some(lost), _) => lost_view(board, &lost.label, spot).into_any(),
+                (None, None, Some(sampled)) => sampled_view(board, sampled, spot).into_any(),
+                (None, None, None) => nothing_view(spot).into_any(),
             }
         })
         .collect();
@@ -361,6 +505,70 @@ fn nothing_view(spot: Spot) -> impl IntoView {
             data-column=spot.column.to_string()
         ></span>
     }
+}
+
+/// Steps between snapshots: a bar as high as what was allocated, in the color of the peak.
+fn sampled_view(board: &Board, sampled: Sampled, spot: Spot) -> impl IntoView + use<> {
+    let color = board.scale.zip(sampled.allocated_peak).map(|(scale, peak)| heat::css(scale.color(peak)));
+    let percent = sampled.allocated.map_or(0.0, |allocated| board.part_of_highest(allocated) * 100.0);
+    let bar = format!("height:{percent:.1}%;background:{}", color.unwrap_or("var(--line-strong)".to_owned()));
+    let mark = sampled.mark().map(|mark| {
+        let class = if mark == "!" { "mark failed" } else { "mark" };
+        view! { <span class=class>{mark}</span> }
+    });
+    let (label, rank, step_label) = spoken(board, spot, &sampled.summary());
+    view! {
+        <span
+            class="cell sampled"
+            role="gridcell"
+            id=cell_id(spot)
+            aria-label=label
+            aria-colindex=(spot.column + 2).to_string()
+            data-testid="sampled"
+            data-row=spot.row.to_string()
+            data-column=spot.column.to_string()
+            data-rank=rank
+            data-step-label=step_label
+        >
+            <i style=bar></i>
+            {mark}
+        </span>
+    }
+}
+
+/// A snapshot that nobody will see.
+fn lost_view(board: &Board, window: &str, spot: Spot) -> impl IntoView + use<> {
+    let why = board.lost(spot).next().map(|lost| lost.why.clone()).unwrap_or_default();
+    let (label, rank, _) = spoken(board, spot, &format!("the snapshot is lost, {why}"));
+    view! {
+        <span
+            class="cell lost"
+            role="gridcell"
+            id=cell_id(spot)
+            aria-label=label
+            aria-colindex=(spot.column + 2).to_string()
+            data-testid="lost-cell"
+            data-row=spot.row.to_string()
+            data-column=spot.column.to_string()
+            data-rank=rank
+            data-step-label=window.to_owned()
+        >
+            "∅"
+        </span>
+    }
+}
+
+/// A cell as it is read out, and its rank and column.
+fn spoken(board: &Board, spot: Spot, what: &str) -> (String, Option<String>, Option<String>) {
+    let row = board.grid.rows.get(spot.row as usize);
+    let column = board.grid.columns.get(spot.column as usize);
+    let label = format!(
+        "{}, {}: {what}",
+        row.map(row_label).unwrap_or_default(),
+        column.map(|column| column_phrase(&column.label)).unwrap_or_default(),
+    );
+    let rank = row.and_then(|row| row.rank).map(|rank| rank.to_string());
+    (label, rank, column.map(|column| column.label.clone()))
 }
 
 fn cell_view(board: &Board, cell: &GridCell, spot: Spot, has_numbers: bool) -> impl IntoView + use<> {
@@ -417,16 +625,21 @@ fn cell_summary(cell: &GridCell) -> String {
 /// Everything known of one cell.
 fn cell_panel(board: &Board, spot: Spot) -> impl IntoView + use<> {
     let row = board.grid.rows.get(spot.row as usize).map(row_label).unwrap_or_default();
+    let column = board.grid.columns.get(spot.column as usize);
+    let sampled = board.sampled(spot).map(|sampled| sampled_facts(sampled, column));
+    let lost: Vec<_> = board
+        .lost(spot)
+        .map(|lost| view! { <p class="failed">"∅ The snapshot of " {column_phrase(&lost.label)} " is lost: " {lost.why.clone()}</p> })
+        .collect();
     let Some(cell) = board.cell(spot) else {
-        let column = board
-            .grid
-            .columns
-            .get(spot.column as usize)
-            .map(|column| column_phrase(&column.label))
-            .unwrap_or_default();
+        let phrase = column.map(|column| column_phrase(&column.label)).unwrap_or_default();
+        let nothing = (sampled.is_none() && lost.is_empty())
+            .then(|| view! { <p class="dim">"Nothing has arrived for this place"</p> });
         return view! {
-            <h2>{format!("{row} · {column}")}</h2>
-            <p class="dim">"Nothing has arrived for this place"</p>
+            <h2>{format!("{row} · {phrase}")}</h2>
+            {lost}
+            {sampled}
+            {nothing}
         }
         .into_any();
     };
@@ -473,14 +686,68 @@ fn cell_panel(board: &Board, spot: Spot) -> impl IntoView + use<> {
         <h2>{format!("{row} · {}", column_phrase(&cell.label))}</h2>
         {state}
         {problem}
+        {lost}
         {numbers}
         <ul class="plain">{links}</ul>
+        {sampled}
     }
     .into_any()
 }
 
+/// What was sampled at a step's end, or at the ends of several.
+fn sampled_facts(sampled: Sampled, column: Option<&GridColumn>) -> impl IntoView + use<> {
+    let is_several = column.is_some_and(|column| column.reason == SAMPLE && column.label.contains('–'));
+    let head = if is_several { "Sampled, the highest of these steps" } else { "Sampled at the step's end" };
+    let trouble =
+        |name, n: u64| (n > 0).then(|| fact(name, view! { <span class="failed">{times(n)}</span> }));
+    let outside = sampled.outside.map(|outside| fact("outside of PyTorch", size_or_dash(Some(outside))));
+    let took = sampled.step_us.map(|us| {
+        let name = if is_several { "longest step" } else { "step took" };
+        fact(name, view! { <span class="number">{micros(i64::try_from(us).unwrap_or(i64::MAX))}</span> })
+    });
+    view! {
+        <h3>{head}</h3>
+        <table class="numbers" data-testid="sampled-facts"><tbody>
+            {fact("allocated", size_or_dash(sampled.allocated))}
+            {fact("peak allocated so far", size_or_dash(sampled.allocated_peak))}
+            {fact("reserved", size_or_dash(sampled.reserved))}
+            {outside}
+            {took}
+            {trouble("ran out of memory", sampled.n_ooms)}
+            {trouble("gave back and tried again", sampled.n_alloc_retries)}
+        </tbody></table>
+    }
+}
+
 fn fact(name: &'static str, value: impl IntoView) -> impl IntoView {
     view! { <tr><th scope="row">{name}</th><td>{value}</td></tr> }
+}
+
+/// What colors and marks mean, as far as they are there.
+fn legend(board: &Board) -> impl IntoView + use<> {
+    let samples = board.beside.samples();
+    let has_trouble = |of: fn(&tidegauge_api::samples::Trouble) -> bool| {
+        samples.rows.iter().any(|row| row.troubles.iter().any(of))
+    };
+    let sampled = (samples.n_samples > 0).then(|| {
+        view! {
+            <span class="key"><span class="cell sampled"><i></i></span>"sampled between snapshots: as high as what was allocated at the step's end, in the color of the peak so far"</span>
+        }
+    });
+    let ooms = has_trouble(|trouble| trouble.n_ooms > 0)
+        .then(|| view! { <span class="key"><span class="mark failed">"!"</span>"ran out of memory"</span> });
+    let retries = has_trouble(|trouble| trouble.n_alloc_retries > 0).then(
+        || view! { <span class="key"><span class="mark">"↻"</span>"gave cached memory back and tried again"</span> },
+    );
+    let lost = (!board.grid.lost.is_empty()).then(
+        || view! { <span class="key"><span class="mark failed">"∅"</span>"a snapshot was lost"</span> },
+    );
+    let thinned =
+        (samples.stride > 1).then(|| format!("Of older steps only every {}th is still here", samples.stride));
+    view! {
+        {board.scale.map(scale_bar)}
+        <p class="scale grid-legend" data-testid="legend">{sampled}{ooms}{retries}{lost}{thinned}</p>
+    }
 }
 
 /// The scale with its ends labeled.

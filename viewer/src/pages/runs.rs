@@ -74,6 +74,7 @@ fn table(list: RunList, now: ReadSignal<f64>) -> impl IntoView {
                     <tr>
                         <th scope="col">"Run"</th>
                         <th scope="col" class="number">"Ranks"</th>
+                        <th scope="col" class="number">"Step"</th>
                         <th scope="col" class="number">"Snapshots"</th>
                         <th scope="col" class="number">"Failed"</th>
                         <th scope="col" class="number">"Highest peak"</th>
@@ -105,6 +106,7 @@ fn row(run: RunRow, now: ReadSignal<f64>) -> impl IntoView {
         <tr>
             <td><a href=Route::Run { id: run.id }.address() data-testid="run-link">{run.name}</a></td>
             <td class="number">{count(run.n_ranks)}</td>
+            <td class="number" data-testid="latest-step">{run.latest_step.map_or("–".to_owned(), count)}</td>
             <td class="number">{count(run.n_snapshots)}<span class="dim">{pending}</span></td>
             <td class="number">{failed}</td>
             <td class="number">{size_or_dash(run.peak_allocated)}</td>

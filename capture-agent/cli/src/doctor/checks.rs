@@ -11,6 +11,8 @@ use tidegauge_capture_agent::{
 };
 use tidegauge_snapshot::words::{count, counted, size};
 
+use crate::run::AUTO;
+
 use super::{
     Check, State,
     cost::Cost,
@@ -21,8 +23,11 @@ const ANOTHER_OUTBOX: &str = "give a folder that can be written with outbox= or 
 
 pub(super) fn settings(settings: &Settings) -> Check {
     // Not said to be wrong: other programs of ours have variables, too.
-    let ours: Vec<_> =
-        NAMES.iter().map(|name| variable(name)).chain(["TIDEGAUGE_PYTHON".to_owned()]).collect();
+    let ours: Vec<_> = NAMES
+        .iter()
+        .map(|name| variable(name))
+        .chain(["TIDEGAUGE_PYTHON", AUTO].map(str::to_owned))
+        .collect();
     let names = env::vars_os().filter_map(|(name, _)| name.into_string().ok());
     let mut others: Vec<_> =
         names.filter(|name| name.starts_with("TIDEGAUGE_") && !ours.contains(name)).collect();

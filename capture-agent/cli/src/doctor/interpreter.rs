@@ -17,6 +17,7 @@ use serde_json::json;
 use tempfile::TempDir;
 use tidegauge_capture_agent::{
     backend::{BACKENDS, Backend, Recording, TorchVersion, UNTESTED},
+    frameworks::FRAMEWORKS,
     outbox::{self, Found},
 };
 use tidegauge_snapshot::read;
@@ -47,6 +48,10 @@ pub(super) struct Interpreter {
     /// Kinds of device that are there.
     pub(super) available: Vec<String>,
     pub(super) is_rocm: bool,
+    /// Releases of frameworks with an adapter, by their name on PyPI.
+    pub(super) frameworks: BTreeMap<String, String>,
+    /// Whether it looks at TIDEGAUGE_AUTO when it starts.
+    pub(super) has_auto: bool,
 }
 
 /// What a trial recorded.
@@ -65,7 +70,8 @@ impl Interpreter {
         let packages: Vec<_> = BACKENDS.iter().map(|backend| backend.package).collect();
         let devices: Vec<_> =
             BACKENDS.iter().map(|backend| backend.name).chain(UNTESTED.iter().copied()).collect();
-        let asked = json!({ "packages": packages, "devices": devices }).to_string();
+        let frameworks: Vec<_> = FRAMEWORKS.iter().map(|framework| framework.package).collect();
+        let asked = json!({ "packages": packages, "devices": devices, "frameworks": frameworks }).to_string();
         let said = run(Command::new(program).args(["-c", PROBE, &asked]))?;
         let answer = said.stdout.lines().find_map(|line| line.strip_prefix(MARKER));
         let Some(answer) = answer else { bail!("it answered nothing: {}", last_line(&said.stderr)) };

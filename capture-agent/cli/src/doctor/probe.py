@@ -5,8 +5,10 @@ context on it.
 """
 
 import importlib
+import importlib.metadata
 import importlib.util
 import json
+import os
 import platform
 import sys
 
@@ -40,10 +42,28 @@ def is_available(torch, name):
         return False
 
 
+def release_of(distribution):
+    """Of a package that is not imported for it."""
+    try:
+        return importlib.metadata.version(distribution)
+    except Exception:
+        return None
+
+
+def has_auto():
+    """Whether the file is there that looks at TIDEGAUGE_AUTO when an interpreter starts."""
+    return is_installed("_tidegauge_auto") and any(
+        os.path.exists(os.path.join(folder, "tidegauge_auto.pth")) for folder in sys.path
+    )
+
+
 def main():
     asked = json.loads(sys.argv[1])
     found = {"python": platform.python_version(), "executable": sys.executable, "versions": {}, "broken": {}}
     version_of("tidegauge", found)
+    releases = {name: release_of(name) for name in asked["frameworks"]}
+    found["frameworks"] = {name: release for name, release in releases.items() if release}
+    found["has_auto"] = has_auto()
     torch = version_of("torch", found)
     if torch is not None:
         before = set(sys.modules)

@@ -29,6 +29,21 @@ def empty(size, dtype, device):
 cuda.memory = types.ModuleType("torch.cuda.memory")
 
 
+def _nested(device=0):
+    """What `memory_stats()` is made of."""
+    nested = {}
+    for name, number in (cuda.allocator.memory_stats() if device == 0 else {}).items():
+        *path, last = name.split(".")
+        within = nested
+        for part in path:
+            within = within.setdefault(part, {})
+        within[last] = number
+    return nested
+
+
+cuda.memory_stats_as_nested_dict = _nested
+
+
 def _record(enabled, context, stacks, max_entries, device, clear_history):
     cuda.calls.append({"enabled": enabled, "context": context, "stacks": stacks, "max_entries": max_entries})
     settings = {"context": context, "stacks": stacks, "max_entries": max_entries}

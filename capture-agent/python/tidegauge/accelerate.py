@@ -1,0 +1,50 @@
+"""Steps of accelerate's optimizers, for loops that are written by hand around an `Accelerator`."""
+
+import functools
+import weakref
+
+from . import _agent
+from ._frames import quietly
+
+__all__ = ["install"]
+
+_NAME = "accelerate"
+
+_first = None
+
+
+def install(optimizer=None):
+    """Has accelerate's optimizers tell when they step. `optimizer` is the module accelerate.optimizer."""
+    if optimizer is None:
+        import accelerate.optimizer as optimizer
+    _wrap(optimizer.AcceleratedOptimizer)
+
+
+@quietly(_NAME)
+def _wrap(optimizer_class):
+    step = optimizer_class.step
+    if hasattr(step, "is_tidegauges"):
+        return
+
+    @functools.wraps(step)
+    def told(self, *arguments, **keywords):
+        # Before torch's optimizer can say the same.
+        _agent.steps_from(_NAME)
+        returned = step(self, *arguments, **keywords)
+        _stepped(self)
+        return returned
+
+    told.is_tidegauges = True
+    optimizer_class.step = told
+
+
+@quietly(_NAME)
+def _stepped(optimizer):
+    """The first optimizer counts, when its step was one: gradients were synchronized, and finite."""
+    global _first
+    if not optimizer.gradient_state.sync_gradients or optimizer.step_was_skipped:
+        return
+    if _first is None or _first() is None:
+        _first = weakref.ref(optimizer)
+    if _first() is optimizer:
+        _agent.step_by(None, _NAME)
