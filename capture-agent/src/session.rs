@@ -1327,7 +1327,11 @@ mod tests {
             &mut session(&server.address, &outbox, &double, &[("outbox_bytes", "10"), ("run", "full")]),
             &double,
         );
-        assert!(server.received().is_empty());
+        // The server hears of them, and gets none.
+        let received = server.received();
+        assert!(received.iter().all(|request| request.line.contains(paths::SAMPLES)), "{received:?}");
+        let told = received.last().map(|batch| serde_json::from_slice::<SampleBatch>(&batch.body).unwrap());
+        assert_eq!(told.map(|batch| batch.n_lost), Some(3));
         let said = SAID.lock().unwrap().join("\n");
         assert!(said.contains("rank0_step10 is lost: cannot write to the outbox"), "{said}");
         assert!(
