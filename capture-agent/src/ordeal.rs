@@ -35,7 +35,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 struct Content(Vec<u8>);
 
 impl Unwritten for Content {
-    fn write(self: Box<Self>, mut draft: Draft) -> io::Result<Draft> {
+    fn write(self: Box<Self>, mut draft: Draft, _: &mut Sidecar) -> io::Result<Draft> {
         draft.write_all(&self.0)?;
         Ok(draft)
     }

@@ -930,7 +930,10 @@ mod tests {
             &mut session(&server.address, &outbox, &double, &[("outbox_bytes", "10"), ("run", "full")]),
             &double,
         );
-        assert!(server.received().is_empty());
+        let told = |request: &Received| serde_json::from_slice::<SampleBatch>(&request.body).unwrap().n_lost;
+        // The server is told of them, and sent nothing else.
+        let told: Vec<u64> = server.received().iter().map(told).collect();
+        assert_eq!(told.last(), Some(&3));
         let said = SAID.lock().unwrap().join("\n");
         assert!(said.contains("rank0_step10 is lost: cannot write to the outbox"), "{said}");
         assert!(
