@@ -228,6 +228,9 @@ impl Session {
     fn look_around(&mut self) {
         let group = self.recorder.group();
         self.whereabouts = Whereabouts::find(&self.settings.said, surroundings(&self.process, group));
+        if self.is_settled {
+            self.sampling.belong_to(self.whereabouts.place());
+        }
     }
 
     /// Ranks are known for sure once the process group is joined, which may be after recording began.
@@ -242,7 +245,6 @@ impl Session {
             _ => {}
         }
         self.notices.on_rank(self.whereabouts.rank);
-        self.sampling.belong_to(self.whereabouts.place());
         if let Some(lack) = self.settings.ranks.lacks(self.whereabouts.among()) {
             self.notices.say_once("ranks", lack);
         }

@@ -194,8 +194,19 @@ fn Grid(
         now
     });
     let shown = Memo::new(move |_| hover.get().unwrap_or(focus.get()));
+    let is_empty = Memo::new(move |_| board.with(|board| board.grid.columns.is_empty()));
+    let empty = move || {
+        is_empty.get().then(|| {
+            view! {
+                <p class="dim" data-testid="no-columns">
+                    "Nothing has arrived yet: what was sampled at a step's end shows up a few seconds after it"
+                </p>
+            }
+        })
+    };
     view! {
         <RunHeader board heard_ms failure/>
+        {empty}
         <div class="panes">
             <section class="pane-main" aria-label="Ranks and steps">
                 <Cells board focus hover wanted/>
