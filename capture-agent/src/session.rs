@@ -338,6 +338,9 @@ impl Session {
         self.neighbors = Neighbors { role, agreed_run, ..self.recorder.neighbors() };
         let around = surroundings(&self.process, group, &self.neighbors);
         self.whereabouts = Whereabouts::find(&self.settings.said, around);
+        if self.is_settled {
+            self.sampling.belong_to(self.whereabouts.place());
+        }
     }
 
     /// Ranks are known for sure once the process group is joined, which may be after recording began.
@@ -353,7 +356,6 @@ impl Session {
             _ => {}
         }
         self.notices.on_rank(self.whereabouts.rank);
-        self.sampling.belong_to(self.whereabouts.place());
         if let Some(lack) = self.settings.ranks.lacks(self.whereabouts.among()) {
             self.notices.say_once("ranks", lack);
         }
