@@ -35,6 +35,11 @@ pub fn grid(run_id: &str) -> String {
     format!("{RUNS}/{run_id}/grid")
 }
 
+/// The same of the steps from `first` to `last` only.
+pub fn run_samples_within(run_samples: &str, (first, last): (u64, u64)) -> String {
+    format!("{run_samples}&first_step={first}&last_step={last}")
+}
+
 /// One upload that may be cut and go on.
 pub fn upload(upload_id: &str) -> String {
     format!("{UPLOADS}/{upload_id}")

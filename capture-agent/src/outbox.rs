@@ -437,7 +437,16 @@ impl Folder {
     fn make(path: &Path) -> io::Result<Option<Self>> {
         // Whoever tidied it away in between leaves it to us to make it again.
         for _ in 0..MAX_MAKES {
-            fs::create_dir_all(path)?;
+            match fs::create_dir_all(path) {
+                // It was there when it was made, and gone when it was looked at; or one above it was.
+                Err(error)
+                    if matches!(error.kind(), io::ErrorKind::AlreadyExists | io::ErrorKind::NotFound)
+                        && !path.is_file() =>
+                {
+                    continue;
+                }
+                made => made?,
+            }
             let lock = path.join(LOCK);
             let file = match File::options().write(true).create(true).truncate(false).open(&lock) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,

@@ -124,7 +124,7 @@ impl Server {
     /// [`PushError::Later`] when it is away, busy or full; [`PushError::Refused`] when it does not know the token
     /// or is another kind of server.
     pub fn check(&self) -> Result<(), PushError> {
-        self.knowing_the_token(&mut || {
+        self.with_the_latest_token(&mut || {
             self.get(paths::READYZ)?;
             let answer = self.get(paths::RUNS)?;
             match has_media_type(&answer, "application/json") {
@@ -261,18 +261,26 @@ impl Server {
         }
     }
 
-    /// Does something; once more where the server does not know the token and its file holds another one by now.
+    /// Does something with the token, and says to come back where the server does not know it yet.
     fn knowing_the_token<T>(&self, work: &mut dyn FnMut() -> Result<T, PushError>) -> Result<T, PushError> {
-        let mut done = work();
-        if matches!(&done, Err(error) if error.is_about_the_token()) && self.credentials.is_renewed() {
-            done = work();
-        }
-        match done {
+        match self.with_the_latest_token(work) {
             // Whoever replaces a token changes the file and the server, one after the other.
             Err(error) if error.is_about_the_token() && self.credentials.is_file() => {
                 Err(PushError::later(error.to_string()))
             }
             done => done,
+        }
+    }
+
+    /// Does something; once more where the server does not know the token and its file holds another one by now.
+    fn with_the_latest_token<T>(
+        &self,
+        work: &mut dyn FnMut() -> Result<T, PushError>,
+    ) -> Result<T, PushError> {
+        let done = work();
+        match &done {
+            Err(error) if error.is_about_the_token() && self.credentials.is_renewed() => work(),
+            _ => done,
         }
     }
 
@@ -558,6 +566,7 @@ mod tests {
         let server = Server::connect(&connection).unwrap();
         let send = || server.send(&file, &sidecar(), &mut |_| {});
         assert!(matches!(send(), Err(PushError::Later { .. })));
+        assert!(matches!(server.check(), Err(PushError::Refused(_))));
         std::fs::write(&token, "new").unwrap();
         assert!(send().is_ok() && send().is_ok());
         // The file went: what was read is used on.

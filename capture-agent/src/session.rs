@@ -338,6 +338,9 @@ impl Session {
         self.neighbors = Neighbors { role, agreed_run, ..self.recorder.neighbors() };
         let around = surroundings(&self.process, group, &self.neighbors);
         self.whereabouts = Whereabouts::find(&self.settings.said, around);
+        if self.is_settled {
+            self.sampling.belong_to(self.whereabouts.place());
+        }
     }
 
     /// Ranks are known for sure once the process group is joined, which may be after recording began.
@@ -353,7 +356,6 @@ impl Session {
             _ => {}
         }
         self.notices.on_rank(self.whereabouts.rank);
-        self.sampling.belong_to(self.whereabouts.place());
         if let Some(lack) = self.settings.ranks.lacks(self.whereabouts.among()) {
             self.notices.say_once("ranks", lack);
         }
@@ -1330,7 +1332,11 @@ mod tests {
             &mut session(&server.address, &outbox, &double, &[("outbox_bytes", "10"), ("run", "full")]),
             &double,
         );
-        assert!(server.received().is_empty());
+        // The server hears of them, and gets none.
+        let received = server.received();
+        assert!(received.iter().all(|request| request.line.contains(paths::SAMPLES)), "{received:?}");
+        let told = received.last().map(|batch| serde_json::from_slice::<SampleBatch>(&batch.body).unwrap());
+        assert_eq!(told.map(|batch| batch.n_lost), Some(3));
         let said = SAID.lock().unwrap().join("\n");
         assert!(said.contains("rank0_step10 is lost: cannot write to the outbox"), "{said}");
         assert!(

@@ -67,12 +67,33 @@ pub(crate) struct Asked {
     pub(crate) first_row: u32,
     pub(crate) n_rows: u32,
     pub(crate) n_columns: u32,
+    pub(crate) first_step: u64,
+    pub(crate) last_step: u64,
 }
 
 impl Asked {
-    /// As far as it may go.
+    /// As far as it may go, and of all steps.
     pub(crate) fn new(first_row: u32, n_rows: u32, n_columns: u32) -> Self {
-        Self { first_row, n_rows: n_rows.min(MAX_GRID_ROWS), n_columns: n_columns.clamp(1, MAX_GRID_COLUMNS) }
+        Self {
+            first_row,
+            n_rows: n_rows.min(MAX_GRID_ROWS),
+            n_columns: n_columns.clamp(1, MAX_GRID_COLUMNS),
+            first_step: 0,
+            // SQLite counts to there.
+            last_step: i64::MAX as u64,
+        }
+    }
+
+    /// These steps only, as far as they are said.
+    pub(crate) fn within(self, first_step: Option<u64>, last_step: Option<u64>) -> Self {
+        let last_step = last_step.map_or(self.last_step, |last| last.min(self.last_step));
+        Self { first_step: first_step.unwrap_or(self.first_step), last_step, ..self }
+    }
+
+    /// The steps it means of those that there are.
+    pub(crate) fn steps(&self, summary: &Summary) -> Option<(u64, u64)> {
+        let steps = (self.first_step.max(summary.first_step?), self.last_step.min(summary.last_step?));
+        (steps.0 <= steps.1).then_some(steps)
     }
 
     /// The rows it means, of all that the grid has, in the grid's order.
@@ -135,6 +156,8 @@ pub(crate) struct Stretch {
 #[derive(Debug)]
 pub(crate) struct Found {
     pub(crate) summary: Summary,
+    /// The first and the last step that are asked for and there.
+    pub(crate) steps: Option<(u64, u64)>,
     /// Steps in a stretch.
     pub(crate) width: u64,
     /// Without their numbers.
@@ -145,8 +168,8 @@ pub(crate) struct Found {
 }
 
 /// How many steps to put together, so that there are at most `n_columns` stretches: 1, 2, 5, 10, 20, …
-pub(crate) fn wanted_width(summary: &Summary, n_columns: u32) -> u64 {
-    let (Some(first), Some(last)) = (summary.first_step, summary.last_step) else { return 1 };
+pub(crate) fn wanted_width(steps: Option<(u64, u64)>, n_columns: u32) -> u64 {
+    let Some((first, last)) = steps else { return 1 };
     let number = |step: u64, width: u64| step.div_ceil(width);
     let fits = |width: &u64| number(last, *width) - number(first, *width) < u64::from(n_columns);
     let widths = (0..19).flat_map(|power| [1, 2, 5].map(|first| first * 10_u64.pow(power)));
@@ -155,8 +178,8 @@ pub(crate) fn wanted_width(summary: &Summary, n_columns: u32) -> u64 {
 
 /// Lays out what was found.
 pub(crate) fn lay_out(found: Found) -> GridSamples {
-    let Found { summary, width, mut rows, processes, stretches } = found;
-    let column_of = |stretch: &Stretch| column(stretch, width, &summary);
+    let Found { summary, steps, width, mut rows, processes, stretches } = found;
+    let column_of = |stretch: &Stretch| column(stretch, width, steps);
     let mut columns: BTreeMap<SampleColumn, usize> = stretches.iter().map(|s| (column_of(s), 0)).collect();
     columns.values_mut().enumerate().for_each(|(i, index)| *index = i);
     for row in &mut rows {
@@ -237,24 +260,18 @@ impl Row {
     }
 }
 
-/// The steps of a stretch, no further than the run has come.
-fn column(stretch: &Stretch, width: u64, summary: &Summary) -> SampleColumn {
+/// The steps of a stretch, no further than those that are asked for and there.
+fn column(stretch: &Stretch, width: u64, steps: Option<(u64, u64)>) -> SampleColumn {
     let width = if stretch.is_exact { 1 } else { width };
     let last = stretch.number.saturating_mul(width);
     let first = if stretch.number == 0 { 0 } else { last - width + 1 };
-    SampleColumn {
-        first_step: first.max(summary.first_step.unwrap_or(first)),
-        last_step: last.min(summary.last_step.unwrap_or(last)),
-    }
+    let (least, most) = steps.unwrap_or((first, last));
+    SampleColumn { first_step: first.max(least), last_step: last.min(most) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn summary(first: u64, last: u64) -> Summary {
-        Summary { first_step: Some(first), last_step: Some(last), stride: 1, ..Summary::default() }
-    }
 
     fn stretch(process: i64, number: u64, allocated: u64) -> Stretch {
         Stretch { process, number, allocated: Some(allocated), ..Stretch::default() }
@@ -266,16 +283,16 @@ mod tests {
         let processes: Vec<_> = processes.collect();
         let n_rows = processes.iter().map(|process| process.row + 1).max().unwrap_or(0);
         let rows = vec![SampleRow::default(); n_rows];
-        Found { summary: summary(1, 23), width, rows, processes, stretches }
+        Found { summary: Summary::default(), steps: Some((1, 23)), width, rows, processes, stretches }
     }
 
     #[test]
     fn as_many_steps_go_together_as_it_takes_to_fit() {
-        let width = |first, last, n| wanted_width(&summary(first, last), n);
+        let width = |first, last, n| wanted_width(Some((first, last)), n);
         assert_eq!([width(1, 100, 100), width(1, 101, 100), width(0, 100, 100)], [1, 2, 2]);
         assert_eq!([width(1, 1_000, 100), width(1, 1_001, 100), width(981, 1_000, 20)], [10, 20, 1]);
         assert_eq!(width(1, i64::MAX as u64, 1), i64::MAX as u64);
-        assert_eq!(wanted_width(&Summary::default(), 10), 1);
+        assert_eq!(wanted_width(None, 10), 1);
     }
 
     #[test]
@@ -318,6 +335,17 @@ mod tests {
             Trouble { column: 2, n_ooms: 1, n_alloc_retries: 3 },
         ];
         assert_eq!(laid.rows[0].troubles, expected);
+    }
+
+    #[test]
+    fn of_the_steps_that_are_asked_for_those_count_that_there_are() {
+        let summary = Summary { first_step: Some(5), last_step: Some(50), ..Summary::default() };
+        let steps = |first, last| Asked::new(0, 1, 1).within(first, last).steps(&summary);
+        assert_eq!(steps(None, None), Some((5, 50)));
+        assert_eq!(steps(Some(1), Some(20)), Some((5, 20)));
+        assert_eq!(steps(Some(30), Some(u64::MAX)), Some((30, 50)));
+        assert_eq!(steps(Some(51), None), None);
+        assert_eq!(Asked::new(0, 1, 1).steps(&Summary::default()), None);
     }
 
     #[test]

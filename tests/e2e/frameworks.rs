@@ -81,6 +81,12 @@ async fn a_trainer_of_transformers_tells_its_steps() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_callback_that_is_given_by_hand_does_the_same() {
+    let env = [("TRAINING_CALLBACK", "1"), ("TIDEGAUGE_AUTO", "0")];
+    trains_alone("frame_transformers.py", "transformers", &env).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_trainer_of_lightning_tells_its_steps() {
     trains_alone("frame_lightning.py", "lightning", &[]).await;
 }

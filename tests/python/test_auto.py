@@ -170,3 +170,84 @@ def test_what_wandb_ray_and_megatron_know_is_in_the_sidecar(train, receiver):
     assert (snapshot.sidecar["run"], snapshot.sidecar["identity"]["run"]) == ("abc123", "wandb.run.id")
     assert snapshot.sidecar["ray"] == {"job": "02000000", "node": "n1", "actor": "worker_0:1"}
     assert snapshot.sidecar["coordinates"] == {"tp": 1, "pp": 3}
+
+
+DEEPSPEED = """
+class DeepSpeedEngine:
+    global_steps = 0
+    batches = 0
+
+    def step(self, lr_kwargs=None):
+        from torch.optim.optimizer import Optimizer
+        self.batches += 1
+        if self.batches % 2 == 0:
+            # As ZeRO 3 does: one optimizer, once for each of its groups.
+            optimizer = Optimizer()
+            optimizer.step()
+            optimizer.step()
+            self.global_steps += 1
+"""
+
+MEGATRON_BRIDGE = """
+class Callback:
+    def on_train_start(self, context):
+        pass
+
+    def on_train_step_end(self, context):
+        pass
+
+
+class CallbackManager:
+    def __init__(self):
+        self.callbacks = []
+
+    def add(self, callback):
+        self.callbacks.append(callback)
+
+    def fire(self, event, context):
+        for callback in self.callbacks:
+            getattr(callback, event)(context)
+
+
+def normalize_callbacks(callbacks):
+    return callbacks
+"""
+
+
+def module(tmp_path, name, text):
+    """A module where its framework would have it, in packages that are empty."""
+    folder = tmp_path / "frameworks"
+    *packages, file = name.split(".")
+    for package in packages:
+        folder = folder / package
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "__init__.py").touch()
+    (folder / f"{file}.py").write_text(text)
+    return f"import sys; sys.path.insert(0, {str(tmp_path / 'frameworks')!r})\n"
+
+
+def test_an_engine_like_deepspeeds_tells_its_global_steps(train, receiver, tmp_path):
+    path = module(tmp_path, "deepspeed.runtime.engine", DEEPSPEED)
+    script = path + (
+        "import torch; from deepspeed.runtime.engine import DeepSpeedEngine\n"
+        "torch.cuda.alloc(1 << 20); engine = DeepSpeedEngine()\n"
+        "for n in range(6): engine.step()\n"
+    )
+    done = train(script, TIDEGAUGE_AUTO="1", TIDEGAUGE_STEPS="all")
+    assert receiver.labels() == ["1", "2", "3"], done.said
+    assert steps_by(receiver) == ["deepspeed"] * 3
+
+
+def test_callbacks_like_megatron_bridges_tell_the_steps_of_its_loop(train, receiver, tmp_path):
+    path = module(tmp_path, "megatron.bridge.training.callbacks", MEGATRON_BRIDGE)
+    script = path + (
+        "import torch, types; from megatron.bridge.training.callbacks import normalize_callbacks\n"
+        "torch.cuda.alloc(1 << 20); manager = normalize_callbacks(None)\n"
+        "train_state = types.SimpleNamespace(step=0)\n"
+        "context = types.SimpleNamespace(state=types.SimpleNamespace(train_state=train_state))\n"
+        "manager.fire('on_train_start', context)\n"
+        "for n in range(2): manager.fire('on_train_step_end', context); train_state.step += 1\n"
+    )
+    done = train(script, TIDEGAUGE_AUTO="1", TIDEGAUGE_STEPS="all")
+    assert receiver.labels() == ["1", "2"], done.said
+    assert steps_by(receiver) == ["megatron_bridge"] * 2

@@ -93,3 +93,12 @@ def test_counters_that_cannot_be_read_are_said_once_and_snapshots_go_on(train, r
     done = train(script)
     assert done.said.count("no samples are taken any more: ZeroDivisionError: division by zero") == 1
     assert receiver.batches == [] and len(receiver.snapshots) == 3
+
+
+def test_a_snapshot_that_was_given_up_is_told_to_the_server(train, receiver):
+    done = train_on(train, RANK="2", TIDEGAUGE_STEPS="1,3", TIDEGAUGE_OUTBOX_BYTES="10")
+    assert receiver.snapshots == [] and "rank2_step3 is lost" in done.said
+    lost = [lost for batch in receiver.batches for lost in batch.get("lost", [])]
+    assert [(one["first_step"], one["last_step"]) for one in lost] == [(1, 1), (2, 3)]
+    assert all("the outbox is full" in one["why"] for one in lost)
+    assert receiver.batches[-1]["n_lost"] == 2 and receiver.batches[-1]["rank"] == 2

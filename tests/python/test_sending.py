@@ -133,3 +133,25 @@ def test_an_agent_beside_a_training_does_all_the_sending_and_ends_when_it_is_tol
     assert len(printed.splitlines()) == 3, printed
     assert said.splitlines()[-1].startswith("health: 0 snapshots waiting (0 B), 0 processes alive, 3 sent"), said
     assert list(outbox.iterdir()) == []
+
+
+def test_snapshots_that_found_no_room_are_told_to_the_server_and_shown_in_the_grid(train, server, tmp_path):
+    done = train(
+        """
+        import torch, tidegauge
+        tidegauge.start(steps=[1, 3], flush_secs=60)
+        torch.cuda.alloc(1 << 20)
+        for _ in range(3):
+            tidegauge.step()
+        print("trained")
+        """,
+        TIDEGAUGE_SERVER=server.address,
+        TIDEGAUGE_OUTBOX_BYTES="10",
+    )
+    assert done.printed == "trained\n"
+    assert done.said.count("the outbox is full (at most 10 B") == 2, done.said
+    [run] = json.loads(server.get("/api/v1/runs"))["runs"]
+    assert (run["n_snapshots"], run["n_lost"]) == (0, 2)
+    grid = json.loads(server.get(f"/api/v1/runs/{run['id']}/grid"))
+    assert len(grid["lost"]) == 2
+    assert not list((tmp_path / "outbox").rglob("*.part"))

@@ -121,7 +121,7 @@ fn Frame() -> impl IntoView {
     let page = Memo::new(move |_| app.route.get().with_view(View::default()));
     let content = move || match page.get() {
         Route::Runs => view! { <pages::Runs/> }.into_any(),
-        Route::Run { id } => view! { <pages::Run id/> }.into_any(),
+        Route::Run { id, steps } => view! { <pages::Run id steps/> }.into_any(),
         Route::Snapshot { id, .. } => view! { <pages::Snapshot id/> }.into_any(),
         Route::Upload => view! { <pages::Upload/> }.into_any(),
         Route::File { .. } => view! { <pages::OpenFile/> }.into_any(),

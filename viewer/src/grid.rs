@@ -9,7 +9,7 @@ use tidegauge_api::samples::GridSamples;
 use tidegauge_api::snapshot::State;
 
 use crate::heat::Scale;
-use crate::samples::{Beside, Sampled};
+use crate::samples::{Beside, Sampled, stretch_of};
 
 /// A place on the grid: row, then column.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -74,6 +74,12 @@ impl Board {
     /// What was sampled at a spot.
     pub fn sampled(&self, spot: Spot) -> Option<Sampled> {
         self.beside.sampled(spot.row, spot.column)
+    }
+
+    /// The steps that were put together at a spot, if there are several and some were sampled.
+    pub fn stretch(&self, spot: Spot) -> Option<(u64, u64)> {
+        self.sampled(spot)?;
+        stretch_of(self.grid.columns.get(spot.column as usize)?)
     }
 
     /// The snapshots of a spot that nobody will see.

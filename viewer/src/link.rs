@@ -13,6 +13,8 @@ pub enum Route {
     Run {
         /// Id of the run.
         id: String,
+        /// The first and the last step that are shown; all without.
+        steps: Option<(u64, u64)>,
     },
     /// One snapshot's timeline.
     Snapshot {
@@ -46,7 +48,19 @@ pub struct View {
     pub allocation: Option<u32>,
 }
 
+/// "?steps=401-420"; what makes no sense is left out.
+fn steps(query: &str) -> Option<(u64, u64)> {
+    let mut pairs = query.trim_start_matches('?').split('&').filter_map(|pair| pair.split_once('='));
+    let (first, last) = pairs.find(|(name, _)| *name == "steps")?.1.split_once('-')?;
+    first.parse().ok().zip(last.parse().ok()).filter(|(first, last)| first <= last)
+}
+
 impl Route {
+    /// One run's grid with all its steps.
+    pub fn run(id: impl Into<String>) -> Self {
+        Self::Run { id: id.into(), steps: None }
+    }
+
     /// The page at a path and query, as `location` gives them: `/runs/01J…`, `?device=5`.
     pub fn parse(path: &str, query: &str) -> Self {
         let view = || View::parse(query);
@@ -55,7 +69,7 @@ impl Route {
             [] => Self::Runs,
             ["upload"] => Self::Upload,
             ["file"] => Self::File { view: view() },
-            ["runs", id] => Self::Run { id: (*id).to_owned() },
+            ["runs", id] => Self::Run { id: (*id).to_owned(), steps: steps(query) },
             ["snapshots", id] => Self::Snapshot { id: (*id).to_owned(), view: view() },
             _ => Self::Unknown { path: path.to_owned() },
         }
@@ -65,7 +79,8 @@ impl Route {
     pub fn address(&self) -> String {
         match self {
             Self::Runs => page::RUNS.to_owned(),
-            Self::Run { id } => page::run(id),
+            Self::Run { id, steps: None } => page::run(id),
+            Self::Run { id, steps: Some((first, last)) } => format!("{}?steps={first}-{last}", page::run(id)),
             Self::Snapshot { id, view } => page::snapshot(id) + &view.query(),
             Self::Upload => page::UPLOAD.to_owned(),
             Self::File { view } => page::FILE.to_owned() + &view.query(),
@@ -156,7 +171,8 @@ mod tests {
         let view = View { device: Some(5), window: Some((100, 9000)), allocation: Some(77) };
         for route in [
             Route::Runs,
-            Route::Run { id: "01JD".to_owned() },
+            Route::run("01JD"),
+            Route::Run { id: "01JD".to_owned(), steps: Some((401, 420)) },
             Route::Snapshot { id: "01JE".to_owned(), view: View::default() },
             Route::Snapshot { id: "01JE".to_owned(), view },
             Route::Upload,
@@ -184,7 +200,10 @@ mod tests {
 
     #[test]
     fn a_slash_at_the_end_changes_nothing() {
-        assert_eq!(parse("/runs/01JD/"), Route::Run { id: "01JD".to_owned() });
+        assert_eq!(parse("/runs/01JD/"), Route::run("01JD"));
+        for nonsense in ["5", "9-5", "a-b", "-", "1-2-3"] {
+            assert_eq!(Route::parse("/runs/01JD", &format!("?steps={nonsense}")), Route::run("01JD"));
+        }
         assert_eq!(parse("/runs"), Route::Unknown { path: "/runs".to_owned() });
     }
 

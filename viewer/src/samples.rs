@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use tidegauge_api::run::{Grid, GridColumn};
+use tidegauge_api::run::{Grid, GridCell, GridColumn, GridLost};
 use tidegauge_api::samples::{GridSamples, SampleColumn, SampleRow};
 
 use crate::format::{bytes, count};
@@ -72,6 +72,37 @@ pub fn columns_that_fit(width_css: f64, head_css: f64, cell_css: f64, n_snapshot
     let all = ((width_css - head_css) / cell_css).floor().max(0.0) as u32;
     let beside = all.saturating_sub(u32::try_from(n_snapshot_columns).unwrap_or(u32::MAX));
     beside.clamp(FEWEST_COLUMNS, MOST_COLUMNS)
+}
+
+/// A grid with the columns of some steps only.
+pub fn within(grid: Grid, (first, last): (u64, u64)) -> Grid {
+    let Grid { run, rows, columns, cells, lost } = grid;
+    let is_within = |column: &GridColumn| column.last_step.is_some_and(|step| (first..=last).contains(&step));
+    let stays: Vec<bool> = columns.iter().map(is_within).collect();
+    let mut next = 0..;
+    let now_at: Vec<Option<u32>> =
+        stays.iter().map(|stays| if *stays { next.next() } else { None }).collect();
+    let now_at = |column: u32| now_at.get(column as usize).copied().flatten();
+    let cells = cells.into_iter().filter_map(|cell| Some(GridCell { column: now_at(cell.column)?, ..cell }));
+    let lost = lost.into_iter().filter_map(|lost| Some(GridLost { column: now_at(lost.column)?, ..lost }));
+    Grid {
+        run,
+        rows,
+        cells: cells.collect(),
+        lost: lost.collect(),
+        columns: columns
+            .into_iter()
+            .zip(stays)
+            .filter(|(_, stays)| *stays)
+            .map(|(column, _)| column)
+            .collect(),
+    }
+}
+
+/// The steps of a column that holds several.
+pub fn stretch_of(column: &GridColumn) -> Option<(u64, u64)> {
+    let (first, last) = column.label.split_once('–').filter(|_| column.reason == SAMPLE)?;
+    first.parse().ok().zip(last.parse().ok())
 }
 
 /// Samples beside a grid with columns for them.
@@ -222,7 +253,7 @@ pub fn labels(columns: &[(usize, bool)], cell_width_css: f64) -> Vec<Label> {
 
 #[cfg(test)]
 mod tests {
-    use tidegauge_api::run::{GridCell, GridRow, RunRow};
+    use tidegauge_api::run::{GridRow, RunRow};
     use tidegauge_api::samples::Trouble;
     use tidegauge_api::snapshot::State;
 
@@ -297,6 +328,21 @@ mod tests {
     fn a_stretch_stands_before_the_snapshot_in_it() {
         let (grid, _) = Beside::join(grid(&["15"]), samples(&[(1, 10), (11, 20), (15, 15), (21, 30)]));
         assert_eq!(labels(&grid), ["1–10", "11–20", "15", "21–30"]);
+    }
+
+    #[test]
+    fn of_some_steps_only_their_columns_stay() {
+        let grid = within(grid(&["5", "9 oom", "12", "exit"]), (6, 12));
+        assert_eq!(labels(&grid), ["9 oom", "12"]);
+        let cells: Vec<_> = grid.cells.iter().map(|cell| (cell.column, cell.label.as_str())).collect();
+        assert_eq!(cells, [(0, "9 oom"), (1, "12")]);
+    }
+
+    #[test]
+    fn a_column_of_several_steps_knows_them() {
+        let (grid, _) = Beside::join(grid(&["2–5"]), samples(&[(1, 10), (11, 11)]));
+        let stretches: Vec<_> = grid.columns.iter().map(stretch_of).collect();
+        assert_eq!(stretches, [Some((1, 10)), None, None]);
     }
 
     #[test]

@@ -48,7 +48,7 @@ def start(
     Without an accelerator, or without torch, this says so once and all functions do nothing. Call it as early as
     you like: recording begins when the device is first used, and never makes it be used.
 
-    run: Name of the run. Default: WANDB_RUN_ID, MLFLOW_RUN_ID, the launcher's job id, or the script's name.
+    run: Name of the run. Default: what tracks or launches it calls it, or a name that the ranks agree on.
     server: Where snapshots go. Default: http://127.0.0.1:8642.
     token: The server's token.
     token_file: A file with the token instead, read again when the server does not know it any more.

@@ -1,6 +1,7 @@
 """Steps of Lightning's Trainer: `Trainer(…, callbacks=[TidegaugeCallback(steps=[1, 5, 10])])`."""
 
 import sys
+from typing import Any
 
 from . import _agent
 from ._frames import quietly
@@ -27,7 +28,7 @@ class _Steps:
 class _Starts:
     """Starts the agent with the settings of `tidegauge.start`, unless it runs."""
 
-    def __init__(self, **settings):
+    def __init__(self, **settings: Any) -> None:
         super().__init__()
         _agent.start_unless_running(**settings)
 

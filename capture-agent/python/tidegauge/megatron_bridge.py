@@ -1,6 +1,7 @@
 """Steps of Megatron-Bridge: `pretrain(…, callbacks=[TidegaugeCallback(steps=[1, 5, 10])])`."""
 
 import functools
+from typing import Any
 
 from megatron.bridge.training.callbacks import Callback, CallbackManager
 
@@ -26,7 +27,7 @@ class _StepCallback(Callback):
 class TidegaugeCallback(_StepCallback):
     """Starts the agent with the settings of `tidegauge.start`, unless it runs, and says where steps end."""
 
-    def __init__(self, **settings):
+    def __init__(self, **settings: Any) -> None:
         super().__init__()
         _agent.start_unless_running(**settings)
 

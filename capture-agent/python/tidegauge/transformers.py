@@ -1,5 +1,7 @@
 """Steps of transformers' Trainer: `Trainer(…, callbacks=[TidegaugeCallback(steps=[1, 5, 10])])`."""
 
+from typing import Any
+
 from transformers import TrainerCallback
 
 from . import _agent
@@ -25,7 +27,7 @@ class _StepCallback(TrainerCallback):
 class TidegaugeCallback(_StepCallback):
     """Starts the agent with the settings of `tidegauge.start`, unless it runs, and says where steps end."""
 
-    def __init__(self, **settings):
+    def __init__(self, **settings: Any) -> None:
         super().__init__()
         _agent.start_unless_running(**settings)
 

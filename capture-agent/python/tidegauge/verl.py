@@ -23,7 +23,7 @@ _OOM = "oom"
 _ROLES = {"value_model": "critic"}
 
 # Profilers of this process that were started and not stopped, by id: which step that was, and whose role they have.
-_started = {}
+_started: dict = {}
 
 
 def install(module):

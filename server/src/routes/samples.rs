@@ -97,7 +97,7 @@ fn check_size(bytes: usize) -> Result<(), Refusal> {
     ))
 }
 
-/// Which rows, and in how many columns.
+/// Which rows, in how many columns, and of which steps.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Part {
     #[serde(default)]
@@ -106,6 +106,8 @@ pub(crate) struct Part {
     n_rows: u32,
     #[serde(default = "usual_columns")]
     n_columns: u32,
+    first_step: Option<u64>,
+    last_step: Option<u64>,
 }
 
 fn most_rows() -> u32 {
@@ -124,15 +126,17 @@ pub(crate) async fn of_run(
     part: Result<Query<Part>, QueryRejection>,
     headers: HeaderMap,
 ) -> Result<Response, Refusal> {
-    let Query(Part { first_row, n_rows, n_columns }) = part.map_err(|rejection| {
-        Refusal::bad_request(format!("first_row, n_rows and n_columns are whole numbers: {rejection}"))
+    let Query(Part { first_row, n_rows, n_columns, first_step, last_step }) = part.map_err(|rejection| {
+        Refusal::bad_request(format!(
+            "first_row, n_rows, n_columns, first_step and last_step are whole numbers: {rejection}"
+        ))
     })?;
     let nobody = || Refusal::not_found(format!("there is no run {run_id}"));
     let changes = app.catalog.sample_change(&run_id).await?.ok_or_else(nobody)?;
     if let Some(response) = not_modified(&headers, &etag(&run_id, changes), REVALIDATE) {
         return Ok(response);
     }
-    let asked = Asked::new(first_row, n_rows, n_columns);
+    let asked = Asked::new(first_row, n_rows, n_columns).within(first_step, last_step);
     let (changes, found) = app.catalog.samples(&run_id, &asked).await?.ok_or_else(nobody)?;
     let mut response = Json(lay_out(found)).into_response();
     set_cache_headers(response.headers_mut(), &etag(&run_id, changes), REVALIDATE);

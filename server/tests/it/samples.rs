@@ -112,6 +112,12 @@ fn many_steps_are_put_together_and_those_of_snapshots_stand_alone_too() {
     assert_eq!([&labels[0], &labels[51], &labels[52], &labels[100]], ["1–10", "511–520", "515", "991–1000"]);
     assert_eq!([found.rows[0].allocated[51], found.rows[0].allocated[52]], [Some(520_000), Some(515_000)]);
 
+    // Of fewer steps each stands alone.
+    let address = paths::run_samples_within(&paths::run_samples(&run_id, 0, 128, 100), (511, 520));
+    let few: GridSamples = app.get(&address).json();
+    assert_eq!((few.columns.len(), self::labels(&few)[4].as_str()), (10, "515"));
+    assert_eq!(few.rows[0].allocated[4], Some(515_000));
+
     // However far apart they are.
     let far = json!({"step": [i64::MAX], "at_us": [0], "device": [0], "allocated": [5]});
     taken(&app, &json!({"run": "gpt", "rank": 0, "samples": far}));

@@ -21,7 +21,7 @@ use crate::format::{ago, bytes, count, counted, difference, exact_bytes, micros}
 use crate::grid::{Board, Spot, column_phrase, row_label, rows_in_view, state_phrase};
 use crate::heat::{self, Scale};
 use crate::link::{Route, View};
-use crate::samples::{Label, SAMPLE, Sampled, columns_that_fit, labels, times};
+use crate::samples::{Label, SAMPLE, Sampled, columns_that_fit, labels, times, within};
 
 /// How often the grid is asked for, milliseconds; the server answers "the same" at no cost.
 const REFRESH_MS: i32 = 2_000;
@@ -61,9 +61,9 @@ struct Heard {
     samples_tag: Option<(String, String)>,
 }
 
-/// One run's grid.
+/// One run's grid, of all steps or of some.
 #[component]
-pub(crate) fn Run(id: String) -> impl IntoView {
+pub(crate) fn Run(id: String, steps: Option<(u64, u64)>) -> impl IntoView {
     browser::set_title("Run");
     let board = RwSignal::new(None::<Arc<Board>>);
     let failure = RwSignal::new(None::<Failure>);
@@ -74,6 +74,7 @@ pub(crate) fn Run(id: String) -> impl IntoView {
         let shown =
             heard.try_with_value(|heard| Some((heard.grid.clone()?, heard.samples.clone()))).flatten();
         if let Some((grid, samples)) = shown {
+            let grid = steps.map_or(grid.clone(), |steps| within(grid, steps));
             board.try_set(Some(Arc::new(Board::with_samples(grid, samples))));
         }
     };
@@ -85,6 +86,8 @@ pub(crate) fn Run(id: String) -> impl IntoView {
             async move {
                 let Some(Wanted { first_row, n_columns }) = wanted.try_get_untracked() else { return false };
                 let address = paths::run_samples(&id, first_row, N_SAMPLED_ROWS, n_columns);
+                let address =
+                    steps.map_or(address.clone(), |steps| paths::run_samples_within(&address, steps));
                 let tag = heard.try_with_value(|heard| heard.samples_tag.clone()).flatten();
                 let tag = tag.filter(|(of, _)| *of == address).map(|(_, tag)| tag);
                 let Ok(Some((samples, tag))) = client::samples(&address, tag.as_deref()).await else {
@@ -166,7 +169,7 @@ pub(crate) fn Run(id: String) -> impl IntoView {
     };
     let is_here = Memo::new(move |_| board.with(Option::is_some));
     let content = move || match is_here.get() {
-        true => view! { <Grid board heard_ms failure wanted/> }.into_any(),
+        true => view! { <Grid board heard_ms failure wanted steps/> }.into_any(),
         false if failure.with(Option::is_some) => ().into_any(),
         false => view! { <div class="skeleton grid-skeleton"></div> }.into_any(),
     };
@@ -179,6 +182,7 @@ fn Grid(
     heard_ms: RwSignal<f64>,
     failure: RwSignal<Option<Failure>>,
     wanted: RwSignal<Wanted>,
+    steps: Option<(u64, u64)>,
 ) -> impl IntoView {
     // This component is built once there is a board, and a board is only replaced by another.
     let board = Signal::derive(move || board.get().expect("a grid is shown only once there is one"));
@@ -194,8 +198,20 @@ fn Grid(
         now
     });
     let shown = Memo::new(move |_| hover.get().unwrap_or(focus.get()));
+    let is_empty = Memo::new(move |_| board.with(|board| board.grid.columns.is_empty()));
+    let empty = move || {
+        is_empty.get().then(|| {
+            view! {
+                <p class="dim" data-testid="no-columns">
+                    "Nothing has arrived yet: what was sampled at a step's end shows up a few seconds after it"
+                </p>
+            }
+        })
+    };
     view! {
         <RunHeader board heard_ms failure/>
+        {empty}
+        {steps.map(|steps| some_steps(&board.get_untracked(), steps))}
         <div class="panes">
             <section class="pane-main" aria-label="Ranks and steps">
                 <Cells board focus hover wanted/>
@@ -206,6 +222,14 @@ fn Grid(
             </aside>
         </div>
     }
+}
+
+/// That only some steps are shown, and the way back to all.
+fn some_steps(board: &Board, (first, last): (u64, u64)) -> impl IntoView + use<> {
+    let all = Route::run(&board.grid.run.id).address();
+    let words =
+        if first == last { format!("Step {first} only") } else { format!("Steps {first}–{last} only") };
+    view! { <p class="facts" data-testid="some-steps"><span>{words}</span> <a href=all>"Show all steps"</a></p> }
 }
 
 /// The run in a line, and how fresh the page is.
@@ -332,8 +356,11 @@ fn Cells(
     let open = move |spot: Spot| {
         let id =
             board.with_untracked(|board| board.cell(spot).and_then(|cell| cell.snapshots.first().cloned()));
-        if let Some(id) = id {
-            app.go(Route::Snapshot { id, view: View::default() });
+        let stretch = board.with_untracked(|board| Some((board.grid.run.id.clone(), board.stretch(spot)?)));
+        match (id, stretch) {
+            (Some(id), _) => app.go(Route::Snapshot { id, view: View::default() }),
+            (None, Some((id, steps))) => app.go(Route::Run { id, steps: Some(steps) }),
+            (None, None) => {}
         }
     };
     let on_key = move |event: web_sys::KeyboardEvent| {
@@ -633,12 +660,17 @@ fn cell_panel(board: &Board, spot: Spot) -> impl IntoView + use<> {
         .collect();
     let Some(cell) = board.cell(spot) else {
         let phrase = column.map(|column| column_phrase(&column.label)).unwrap_or_default();
+        let one_by_one = board.stretch(spot).map(|steps| {
+            let address = Route::Run { id: board.grid.run.id.clone(), steps: Some(steps) }.address();
+            view! { <ul class="plain"><li><a href=address data-testid="one-by-one">"Show each of these steps"</a></li></ul> }
+        });
         let nothing = (sampled.is_none() && lost.is_empty())
             .then(|| view! { <p class="dim">"Nothing has arrived for this place"</p> });
         return view! {
             <h2>{format!("{row} · {phrase}")}</h2>
             {lost}
             {sampled}
+            {one_by_one}
             {nothing}
         }
         .into_any();

@@ -104,7 +104,7 @@ fn row(run: RunRow, now: ReadSignal<f64>) -> impl IntoView {
     let pending = (run.n_pending > 0).then(|| format!(" ({} to be read)", count(run.n_pending)));
     view! {
         <tr>
-            <td><a href=Route::Run { id: run.id }.address() data-testid="run-link">{run.name}</a></td>
+            <td><a href=Route::run(run.id).address() data-testid="run-link">{run.name}</a></td>
             <td class="number">{count(run.n_ranks)}</td>
             <td class="number" data-testid="latest-step">{run.latest_step.map_or("–".to_owned(), count)}</td>
             <td class="number">{count(run.n_snapshots)}<span class="dim">{pending}</span></td>

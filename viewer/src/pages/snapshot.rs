@@ -85,7 +85,7 @@ pub(crate) fn Snapshot(id: String) -> impl IntoView {
             && state.get_untracked() != Some(State::Ready)
             && let Some(Some(id)) = run.try_get_untracked()
         {
-            app.go(Route::Run { id });
+            app.go(Route::run(id));
         }
     });
     on_cleanup(move || back.remove());
@@ -109,7 +109,7 @@ fn Head(details: SnapshotDetails) -> impl IntoView {
         <div class="page-head">
             <h1>
                 <a href=Route::Runs.address()>"Runs"</a> " ▸ "
-                <a href=Route::Run { id: details.run_id.clone() }.address() data-testid="to-run">{details.run_name.clone()}</a> " ▸ "
+                <a href=Route::run(&details.run_id).address() data-testid="to-run">{details.run_name.clone()}</a> " ▸ "
                 {place_phrase(&details)}
             </h1>
             <nav class="neighbors" aria-label="Next to this snapshot">
@@ -155,7 +155,7 @@ fn ready(details: &SnapshotDetails) -> impl IntoView + use<> {
         bytes: details.bytes,
     };
     let run_id = details.run_id.clone();
-    let on_escape = UnsyncCallback::new(move |()| app.go(Route::Run { id: run_id.clone() }));
+    let on_escape = UnsyncCallback::new(move |()| app.go(Route::run(&run_id)));
     let when_failed = original_link(&details.id);
     view! { <SnapshotView source on_escape when_failed/> }
 }
@@ -167,7 +167,7 @@ fn original_link(id: &str) -> Remedy {
 
 fn failed(details: &SnapshotDetails) -> impl IntoView + use<> {
     let sentence = details.problem.clone().unwrap_or_else(|| "This snapshot could not be read".to_owned());
-    let run = Route::Run { id: details.run_id.clone() }.address();
+    let run = Route::run(&details.run_id).address();
     let original = paths::original(&details.id);
     view! {
         <Problem sentence>

@@ -208,7 +208,7 @@ fn progress_view(row: Row, size: u64) -> AnyView {
                     "✓ " {said}
                     <a href=Route::Snapshot { id: snapshot_id, view: View::default() }.address()>"snapshot"</a>
                     ", "
-                    <a href=Route::Run { id: run_id }.address()>"run"</a>
+                    <a href=Route::run(run_id).address()>"run"</a>
                 </span>
             }
             .into_any()

@@ -194,7 +194,7 @@ pub(super) fn server(settings: &Settings) -> Check {
         Err(PushError::Refused(problem)) if matches!(problem.status, 401 | 403) => Check::red(
             "server",
             format!("{address} does not let us in: {}", problem.detail),
-            "set TIDEGAUGE_TOKEN to the server's token",
+            "set TIDEGAUGE_TOKEN to the server's token, or TIDEGAUGE_TOKEN_FILE to a file with it",
         ),
         Err(PushError::Later { reason, .. }) => Check::red(
             "server",

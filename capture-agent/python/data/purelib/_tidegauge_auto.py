@@ -35,11 +35,10 @@ _has_begun = False
 
 
 def is_asked_for(word):
-    """Whether TIDEGAUGE_AUTO asks for the agent, or for an adapter."""
-    asked = os.environ.get("TIDEGAUGE_AUTO", "").lower()
-    names = {name.strip() for name in asked.split(",")}
-    if asked in ("", "0", "no", "off", "false"):
+    """Whether TIDEGAUGE_AUTO asks for the agent, or for an adapter, and TIDEGAUGE_ENABLED does not forbid it."""
+    if os.environ.get("TIDEGAUGE_ENABLED", "").lower() in ("0", "no", "off", "false"):
         return False
+    names = {name.strip() for name in os.environ.get("TIDEGAUGE_AUTO", "").lower().split(",")}
     return bool(names & {"1", "yes", "on", "true", "all", word})
 
 

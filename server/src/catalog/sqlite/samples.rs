@@ -101,33 +101,41 @@ impl Catalog {
             })
             .collect();
         let among = serde_json::to_string(&processes.iter().map(|p| p.process).collect::<Vec<_>>())?;
-        let width = wanted_width(&summary, asked.n_columns);
+        let steps = asked.steps(&summary);
+        let width = wanted_width(steps, asked.n_columns);
+        let (first, last) = (kept(asked.first_step), kept(asked.last_step));
         let mut found = stretches(
-            sqlx::query(put_together!("WHERE process IN (SELECT value FROM json_each(?1))"))
-                .bind(&among)
-                .bind(kept(width))
-                .fetch_all(&mut *tx)
-                .await?,
+            sqlx::query(put_together!(
+                "WHERE process IN (SELECT value FROM json_each(?1)) AND step BETWEEN ?3 AND ?4"
+            ))
+            .bind(&among)
+            .bind(kept(width))
+            .bind(first)
+            .bind(last)
+            .fetch_all(&mut *tx)
+            .await?,
             false,
         )?;
         if width > 1 {
             // Ranks without a snapshot at a step that has a column shall not be holes in it; of very many such
             // steps the latest.
             let at_snapshots = sqlx::query(put_together!(
-                "WHERE process IN (SELECT value FROM json_each(?1)) AND step IN (
-                     SELECT last_step FROM snapshots WHERE run_id = ?3 AND last_step >= 0
+                "WHERE process IN (SELECT value FROM json_each(?1)) AND step BETWEEN ?3 AND ?4 AND step IN (
+                     SELECT last_step FROM snapshots WHERE run_id = ?5 AND last_step BETWEEN ?3 AND ?4
                      UNION SELECT l.last_step FROM lost AS l JOIN processes AS p ON p.process = l.process
-                           WHERE p.run_id = ?3 AND l.last_step >= 0
+                           WHERE p.run_id = ?5 AND l.last_step BETWEEN ?3 AND ?4
                      ORDER BY last_step DESC LIMIT 512)"
             ))
             .bind(&among)
             .bind(1)
+            .bind(first)
+            .bind(last)
             .bind(run_id)
             .fetch_all(&mut *tx)
             .await?;
             found.extend(stretches(at_snapshots, true)?);
         }
-        Ok(Some((changes, Found { summary, width, rows, processes, stretches: found })))
+        Ok(Some((changes, Found { summary, steps, width, rows, processes, stretches: found })))
     }
 }
 
