@@ -443,7 +443,10 @@ impl Session {
     fn has_courier(&mut self) -> bool {
         if self.courier.is_none() {
             match self.open_outbox().and_then(|outbox| self.start_courier(outbox)) {
-                Ok(courier) => self.courier = Some(courier),
+                Ok(courier) => {
+                    courier.tells_losses_to(&self.mailbox);
+                    self.courier = Some(courier);
+                }
                 Err(reason) => self.notices.say_once("bystander", format_args!("no snapshot: {reason}")),
             }
         }

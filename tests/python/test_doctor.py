@@ -174,3 +174,14 @@ def test_people_read_a_table_and_each_red_line_says_what_to_do(doctor):
     assert lines[-1] == "1 line is red"
     assert doctor("steps", json_too=False).returncode == 64
     assert 'there is no setting "stepz"' in doctor("stepz=1", json_too=False).stderr
+
+
+def test_a_kind_is_found_from_the_release_on_in_which_it_keeps_a_history(doctor):
+    xpu = dict(DOUBLE_CUDA="0", DOUBLE_XPU="1")
+    report = doctor("--try", DOUBLE_TORCH="2.11.0+xpu", **xpu)
+    assert reds(report) == []
+    assert report.checks["backend"]["says"] == "xpu, torch 2.11.0+xpu: tested with a double of this release"
+    assert report.checks["recording"]["says"].startswith("works: ")
+    report = doctor(DOUBLE_TORCH="2.9.1+xpu", **xpu)
+    assert reds(report) == ["backend"]
+    assert "finds no device with a memory history" in report.checks["backend"]["says"]

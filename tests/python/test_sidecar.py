@@ -87,6 +87,18 @@ def test_more_than_a_sidecar_holds_is_left_out_and_counted(train, receiver):
     assert (told["left_out"], told["left_out_bytes"]) == (500, sum(range(1, 501)))
 
 
+def test_long_names_leave_room_for_the_rest_of_the_sidecar(train, receiver):
+    script = TENSORS + """
+    model = Model({"layer." * 40 + str(n): Tensor(n * 100, n) for n in range(1, 1001)})
+    tidegauge.own(model=model)
+    tidegauge.snapshot("now")
+    """
+    train(script)
+    told = ownership(receiver)
+    assert 300 < len(told["owned"]) < 500 and told["left_out"] == 1000 - len(told["owned"])
+    assert len(json.dumps(told)) < 100 * 1024 and "left_out" not in receiver.snapshots[-1].sidecar
+
+
 def test_nothing_lives_longer_because_it_is_watched(train, receiver):
     script = TENSORS + """
     import weakref

@@ -16,8 +16,13 @@ use pyo3::{
 use serde_json::json;
 use tidegauge_api::Sidecar;
 
-/// Storages that a sidecar lists, the largest. A sidecar travels in a header of 256 KiB.
+/// Storages that a sidecar lists, the largest.
 const MAX_OWNED: usize = 1000;
+/// Bytes that this list may take: a sidecar travels in a header of 256 KiB, a third of which is its encoding, and the
+/// statistics of sixteen devices take 80.
+const MAX_LIST_BYTES: usize = 96 * 1024;
+/// What a row takes beside its name, bytes.
+const ROW_BYTES: usize = 64;
 /// Tensors that are looked at: a model has a hundred thousand of them at most, and its optimizer thrice that.
 const MAX_LOOKED_AT: usize = 400_000;
 /// Models and optimizers that are watched.
@@ -97,7 +102,7 @@ pub(crate) fn describe(py: Python<'_>, device_kind: &str, sidecar: &mut Sidecar)
     }
     let Found { mut owned, .. } = found;
     owned.sort_by_key(|owned| (std::cmp::Reverse(owned.bytes), owned.address));
-    let left_out = owned.split_off(owned.len().min(MAX_OWNED));
+    let left_out = owned.split_off(n_listed(&owned));
     let row = |owned: &Owned| json!([owned.kind, owned.name, owned.device, owned.address, owned.bytes]);
     sidecar.more.insert(
         "ownership".to_owned(),
@@ -108,6 +113,15 @@ pub(crate) fn describe(py: Python<'_>, device_kind: &str, sidecar: &mut Sidecar)
             "left_out_bytes": left_out.iter().map(|owned| owned.bytes).sum::<u64>(),
         }),
     );
+}
+
+/// How many of these are listed.
+fn n_listed(owned: &[Owned]) -> usize {
+    let bytes_so_far = owned.iter().scan(0, |bytes, owned| {
+        *bytes += owned.name.len() + ROW_BYTES;
+        Some(*bytes)
+    });
+    bytes_so_far.take(MAX_OWNED).take_while(|bytes| *bytes <= MAX_LIST_BYTES).count()
 }
 
 impl Found {
