@@ -40,6 +40,8 @@ impl Framed {
         command.arg(n_steps.to_string()).arg(folder.path().join("witness-0.jsonl"));
         command.env("PYTHONPATH", torch_venv().join(format!("clients-{TORCH}")));
         command.env("TIDEGAUGE_OUTBOX", folder.path().join("outbox")).env("OMP_NUM_THREADS", "1");
+        // Its witness sees what `_snapshot()` returns.
+        command.env("TIDEGAUGE_WAY", "python");
         command.envs(env.iter().copied()).stdin(Stdio::null());
         let output = command.output().expect("the program starts");
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
