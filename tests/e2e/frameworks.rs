@@ -7,7 +7,12 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 use tidegauge_api::snapshot::{SnapshotDetails, State};
-use tidegauge_tests::{Server, eventually, framed::Framed, place::cli, training::{EXIT_CODE, free_port}};
+use tidegauge_tests::{
+    Server, eventually,
+    framed::Framed,
+    place::cli,
+    training::{EXIT_CODE, free_port},
+};
 
 /// All snapshots of the only run, by role and rank, once the server has read them.
 async fn rows(server: &Server, n_snapshots: usize) -> (String, BTreeMap<String, Vec<SnapshotDetails>>) {

@@ -156,7 +156,10 @@ fn begin(py: Python<'_>, new: Session, device: Device, is_used: bool) {
     *session(py) = Some(new);
     OWNER.store(std::process::id(), Ordering::Relaxed);
     let begun = life::follow(py, device.also).and_then(|()| match is_used {
-        true => Ok(device.begin(py)),
+        true => {
+            device.begin(py);
+            Ok(())
+        }
         false => device.begin_when_used(py),
     });
     if let Err(error) = begun {

@@ -2,8 +2,9 @@
 
 verl says which steps, roles and ranks are profiled (`global_profiler`, `….profiler`); the agent records, clears and
 sends. What changes: ranks and roles that are not profiled do not record; the history is cleared without a gap and
-without resetting the job's peak statistics; memory that runs out is the agent's matter (`also`); a step's window begins where verl starts it; and a process that plays
-several roles has one history, hence one snapshot a step, with all of them in its role. Nothing is written to
+without resetting the job's peak statistics; a step's window begins where verl starts it; a process that plays several
+roles has one history, hence one snapshot a step, with all of them in its role; and what is taken when memory runs out
+is the agent's matter (`also`). Nothing is written to
 `save_path`.
 """
 
