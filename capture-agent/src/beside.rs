@@ -193,7 +193,7 @@ mod tests {
         let (go, gate) = mpsc::channel();
         let n = AtomicU32::new(0);
         let read = move || {
-            gate.recv().map_err(|_| "the test is over".to_owned())?;
+            gate.recv().map_err(|error| error.to_string())?;
             Ok(vec![n.fetch_add(1, Ordering::Relaxed) as u8])
         };
         (Beside::start(Box::new(read)).unwrap(), go)

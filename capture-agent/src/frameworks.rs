@@ -21,7 +21,7 @@ pub struct Framework {
 /// All adapters.
 pub const FRAMEWORKS: &[Framework] = &[
     Framework { name: "accelerate", package: "accelerate", driven: Some("1.15.0"), height: 1 },
-    Framework { name: "deepspeed", package: "deepspeed", driven: None, height: 2 },
+    Framework { name: "deepspeed", package: "deepspeed", driven: Some("0.19.8"), height: 2 },
     Framework { name: "transformers", package: "transformers", driven: Some("5.10.4"), height: 3 },
     Framework { name: "lightning", package: "lightning", driven: Some("2.6.6"), height: 3 },
     Framework { name: "megatron_bridge", package: "megatron-bridge", driven: None, height: 3 },

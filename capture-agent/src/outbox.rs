@@ -29,6 +29,7 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
+    time::{Duration, Instant},
 };
 
 use tidegauge_api::{Place, Sidecar};
@@ -41,8 +42,7 @@ use crate::{
 };
 
 /// The most that all processes together keep in an outbox, bytes: 16 GiB. A snapshot that would pass it is given up,
-/// or takes the place of others, and that is said. Processes that write at the same moment can pass it by what they
-/// are writing.
+/// or takes the place of others, and that is said. Several processes can pass it by what they write within a minute.
 pub const DEFAULT_MAX_BYTES: u64 = 16 << 30;
 
 /// What an outbox leaves free on its disk, bytes: 1 GiB. Training writes its own files there.
@@ -50,6 +50,10 @@ pub const DEFAULT_MIN_FREE_BYTES: u64 = 1 << 30;
 
 /// Losses that are kept one by one until somebody tells them; of older ones only the number is known.
 const MAX_LOSSES: usize = 256;
+
+/// What other processes keep is counted anew after this long, or when there seems to be no room. A thousand ranks that
+/// count each other's files on one disk at each snapshot would be its greatest load.
+const COUNT_OTHERS_EVERY: Duration = Duration::from_secs(60);
 
 /// After so many bytes of a snapshot the room is looked at again: others write, too.
 const LOOK_AGAIN_AFTER: u64 = 16 << 20;
@@ -135,6 +139,8 @@ struct Shelf {
     folder: PathBuf,
     room: Room,
     losses: Mutex<Losses>,
+    /// What others kept here, bytes, when that was counted last.
+    others: Mutex<Option<(Instant, u64)>>,
     /// The snapshot that is on its way to the server. It does not give way any more.
     on_its_way: Mutex<Option<PathBuf>>,
 }
@@ -218,6 +224,7 @@ impl Outbox {
             folder: folder.path.clone(),
             room: room.into(),
             losses: Mutex::default(),
+            others: Mutex::default(),
             on_its_way: Mutex::default(),
         };
         Ok(Self { folder, shelf: Arc::new(shelf), redaction: None, next: AtomicU64::new(next) })
@@ -326,9 +333,30 @@ impl Shelf {
         losses.untold.push_back(Loss { place: place.clone(), why: why.to_owned() });
     }
 
-    /// Bytes that may still be written.
-    fn bytes_left(&self) -> u64 {
-        let left = self.room.max_bytes.saturating_sub(bytes_below(&self.root));
+    /// Bytes that may still be written; `wanted` decides how exactly that has to be known.
+    fn bytes_left(&self, wanted: u64) -> u64 {
+        match self.bytes_left_beside(self.others(COUNT_OTHERS_EVERY)) {
+            left if left < wanted => self.bytes_left_beside(self.others(Duration::ZERO)),
+            left => left,
+        }
+    }
+
+    /// What others keep here, counted at most so long ago.
+    fn others(&self, at_most: Duration) -> u64 {
+        let mut others = lock(&self.others);
+        match *others {
+            Some((counted, bytes)) if counted.elapsed() < at_most => bytes,
+            _ => {
+                let bytes = bytes_below(&self.root).saturating_sub(bytes_below(&self.folder));
+                *others = Some((Instant::now(), bytes));
+                bytes
+            }
+        }
+    }
+
+    fn bytes_left_beside(&self, others: u64) -> u64 {
+        let kept = others.saturating_add(bytes_below(&self.folder));
+        let left = self.room.max_bytes.saturating_sub(kept);
         match (self.room.min_free_bytes, fs4::available_space(&self.folder)) {
             // A disk that does not tell its free space, or need not keep any, will tell when it is full.
             (0, _) | (_, Err(_)) => left,
@@ -686,19 +714,19 @@ impl Measured {
                 file => break file?,
             }
         };
-        let bytes_left = shelf.bytes_left();
+        let bytes_left = shelf.bytes_left(LOOK_AGAIN_AFTER);
         Ok(Self { file, worth, shelf, bytes_left, since: 0 })
     }
 
     fn make_room(&mut self, n_bytes: u64) -> io::Result<()> {
         if self.since >= LOOK_AGAIN_AFTER {
-            (self.bytes_left, self.since) = (self.shelf.bytes_left(), 0);
+            (self.bytes_left, self.since) = (self.shelf.bytes_left(LOOK_AGAIN_AFTER), 0);
         }
         while self.bytes_left < n_bytes {
             if self.worth != Worth::Precious || !self.shelf.make_way() {
                 return Err(self.shelf.is_full());
             }
-            self.bytes_left = self.shelf.bytes_left();
+            self.bytes_left = self.shelf.bytes_left(n_bytes);
         }
         Ok(())
     }
@@ -956,6 +984,18 @@ mod tests {
         let next = written_for("step", &outbox, "j", b"small").unwrap();
         assert_eq!(next.sidecar().unwrap().more["lost"], 2);
         assert!(files_in(outbox.folder.path()).all(|path| path.extension().is_none_or(|end| end != "part")));
+    }
+
+    #[test]
+    fn what_others_keep_counts_and_what_they_take_away_is_seen_before_anything_is_given_up() {
+        let root = tempfile::tempdir().unwrap();
+        let outbox = Outbox::open(root.path(), "gpt", "host-7", 40_000).unwrap();
+        let other = Outbox::open(root.path(), "bert", "host-8", u64::MAX).unwrap();
+        let theirs = written(&other, "rank0_step1", &noise(30_000)).unwrap();
+        written(&outbox, "a", &noise(5000)).unwrap();
+        assert!(written(&outbox, "b", &noise(20_000)).is_err());
+        theirs.remove().unwrap();
+        written(&outbox, "c", &noise(20_000)).unwrap();
     }
 
     #[test]

@@ -73,9 +73,15 @@ impl PushError {
     /// The [`Problem::kind`] of bytes that are not those that were announced.
     pub const DIGEST_MISMATCH: &'static str = "digest-mismatch";
 
+    /// The [`Problem::kind`] of an answer that no server of ours gave: a proxy's, say, that lets no large body through.
+    const NOT_OURS: &'static str = "not-a-tidegauge-server";
+
     /// Whether the server refused this very snapshot, rather than whoever sends it.
     pub fn is_about_the_snapshot(&self) -> bool {
-        matches!(self, Self::Refused(problem) if matches!(problem.status, 400 | 409 | 413 | 415 | 422))
+        let is_about_it = |problem: &Problem| {
+            matches!(problem.status, 400 | 409 | 413 | 415 | 422) && problem.kind != Self::NOT_OURS
+        };
+        matches!(self, Self::Refused(problem) if is_about_it(problem))
     }
 
     pub(crate) fn later(reason: impl Into<String>) -> Self {
@@ -315,7 +321,7 @@ impl Server {
 
     pub(crate) fn refused_without_reason(&self, status: StatusCode) -> PushError {
         PushError::Refused(Problem {
-            kind: "not-a-tidegauge-server".to_owned(),
+            kind: PushError::NOT_OURS.to_owned(),
             title: "Not a Tidegauge server".to_owned(),
             status: status.as_u16(),
             detail: format!("{} answered {status}, but not as a Tidegauge server does", self.base),
@@ -500,6 +506,7 @@ mod tests {
         for answer in [
             || Answer::new("404 Not Found\r\nContent-Type: text/html", "<p>"),
             || Answer::new("200 OK\r\nContent-Type: text/html", "<p>welcome"),
+            || Answer::new("413 Request Entity Too Large\r\nContent-Type: text/html", "<p>nginx"),
             || Answer::new("307 Moved\r\nLocation: http://elsewhere.example/", ""),
         ] {
             let error = answered(answer).unwrap_err();

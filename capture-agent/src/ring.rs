@@ -582,7 +582,7 @@ mod tests {
         let (snapshot, _) = story.history.snapshot();
         let stretch = Stretch { from: reset, to, epoch: 0, emptied: None };
         let windowed = story.ring.window(&snapshot, &stretch);
-        assert_eq!((windowed.windows, windowed.by_clock), (vec![6..10], vec![0]));
+        assert_eq!((windowed.windows[0].clone(), windowed.by_clock), (6..10, vec![0]));
     }
 
     #[test]
@@ -594,7 +594,7 @@ mod tests {
         history.happens("a");
         let (snapshot, _) = history.snapshot();
         let stretch = Stretch { from: nothing.clone(), to, epoch: 0, emptied: Some(nothing) };
-        assert_eq!(Ring::new(1000).window(&snapshot, &stretch).windows, [0..2]);
+        assert_eq!(Ring::new(1000).window(&snapshot, &stretch).windows[0], 0..2);
     }
 
     #[test]

@@ -156,9 +156,9 @@ fn rank(around: Surroundings<'_>) -> Found<u32> {
 /// Without torchrun in it, a Kubeflow job gives `RANK` and `WORLD_SIZE` to pods, not to processes. They are right
 /// where each pod has one process, and until the process group says better.
 fn is_in_kubeflow_pod(around: Surroundings<'_>) -> bool {
-    let is_set = |name: &&str| text(around, name).is_some();
-    ["KUBERNETES_PORT", "MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE"].iter().all(|name| is_set(name))
-        && !["GROUP_RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"].iter().any(|name| is_set(name))
+    let is_set = |name: &str| text(around, name).is_some();
+    ["KUBERNETES_PORT", "MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE"].into_iter().all(is_set)
+        && !["GROUP_RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"].into_iter().any(is_set)
 }
 
 /// Slurm counts tasks: with one task, as in an interactive shell or under torchrun, its numbers say nothing of

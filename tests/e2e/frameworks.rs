@@ -7,7 +7,12 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 use tidegauge_api::snapshot::{SnapshotDetails, State};
-use tidegauge_tests::{Server, eventually, framed::Framed, place::cli, training::EXIT_CODE};
+use tidegauge_tests::{
+    Server, eventually,
+    framed::Framed,
+    place::cli,
+    training::{EXIT_CODE, free_port},
+};
 
 /// All snapshots of the only run, by role and rank, once the server has read them.
 async fn rows(server: &Server, n_snapshots: usize) -> (String, BTreeMap<String, Vec<SnapshotDetails>>) {
@@ -97,6 +102,12 @@ async fn an_optimizer_of_accelerate_tells_its_steps() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_engine_of_deepspeed_tells_its_steps() {
+    let port = free_port().to_string();
+    trains_alone("frame_deepspeed.py", "deepspeed", &[("MASTER_PORT", &port)]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn without_a_framework_the_first_optimizers_steps_are_counted() {
     trains_alone("frame_none.py", "opt_step", &[]).await;
 }
@@ -170,7 +181,7 @@ async fn verl_says_what_is_profiled_and_the_rest_neither_records_nor_loses_its_p
         assert_eq!(end["is_recording"], is_recording);
         assert_eq!((&end["is_peak_kept"], &end["has_files"]), (&true.into(), &false.into()));
     }
-    assert!(!unselected.has_outbox());
+    assert!(!unselected.has_recorded());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -184,7 +195,7 @@ async fn verl_without_us_records_on_every_rank_and_loses_its_peaks() {
     let training = Framed::train(&[], "frame_verl.py", 5, &[], &env);
     let end = training.witness(0).pop().unwrap();
     assert_eq!((&end["is_peak_kept"], &end["has_files"]), (&false.into(), &true.into()));
-    assert!(!training.has_outbox() && !training.ended.said.contains("tidegauge"));
+    assert!(!training.has_recorded() && !training.ended.said.contains("tidegauge"));
 }
 
 #[tokio::test(flavor = "multi_thread")]

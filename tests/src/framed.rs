@@ -14,6 +14,10 @@ use crate::{
     training::{Ended, TORCH},
 };
 
+/// Where the agent remembers, in an outbox, that the native way was proved with a build of torch. A proof takes seconds,
+/// and each of these trainings has an outbox of its own.
+const PROOF: &str = ".native-way";
+
 /// A training that has ended.
 #[derive(Debug)]
 pub struct Framed {
@@ -40,8 +44,18 @@ impl Framed {
         command.arg(n_steps.to_string()).arg(folder.path().join("witness-0.jsonl"));
         command.env("PYTHONPATH", torch_venv().join(format!("clients-{TORCH}")));
         command.env("TIDEGAUGE_OUTBOX", folder.path().join("outbox")).env("OMP_NUM_THREADS", "1");
+        // Its witness sees what `_snapshot()` returns.
+        command.env("TIDEGAUGE_WAY", "python");
         command.envs(env.iter().copied()).stdin(Stdio::null());
+        let (outbox, proof) = (folder.path().join("outbox"), torch_venv().join(PROOF));
+        if proof.exists() {
+            fs::create_dir(&outbox).expect("the folder is new");
+            fs::copy(&proof, outbox.join(PROOF)).expect("a proof can be copied");
+        }
         let output = command.output().expect("the program starts");
+        if outbox.join(PROOF).exists() {
+            fs::copy(outbox.join(PROOF), &proof).expect("a proof can be copied");
+        }
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
         let ended =
             Ended { code: output.status.code(), printed: text(output.stdout), said: text(output.stderr) };
@@ -65,8 +79,9 @@ impl Framed {
         so_far(last) - so_far(first - 1)
     }
 
-    /// Whether anything was put into the outbox, ever.
-    pub fn has_outbox(&self) -> bool {
-        self.folder.path().join("outbox").exists()
+    /// Whether there is a run in the outbox.
+    pub fn has_recorded(&self) -> bool {
+        let entries = fs::read_dir(self.folder.path().join("outbox")).into_iter().flatten();
+        entries.filter_map(Result::ok).any(|entry| entry.path().is_dir())
     }
 }

@@ -43,13 +43,18 @@ struct Rank(Option<Child>);
 impl Training {
     /// Starts two ranks of `fsdp.py`, with settings for the agent as environment variables.
     pub fn fsdp(n_steps: u32, env: &[(&str, &str)]) -> Self {
+        Self::of_ranks(2, n_steps, env)
+    }
+
+    /// The same with more ranks.
+    pub fn of_ranks(n_ranks: u32, n_steps: u32, env: &[(&str, &str)]) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder can be made");
-        let port = free_port().to_string();
-        let ranks = (0..2).map(|rank| {
-            let mut command = Command::new("bash");
-            command.arg(ours("fake-cuda/run.sh")).arg(torch_venv()).arg(TORCH);
-            command.envs([("FAKECUDA_DEVICES", "2"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1")]);
-            command.env("RANK", rank.to_string()).env("MASTER_PORT", &port);
+        let (port, world_size) = (free_port().to_string(), n_ranks.to_string());
+        let ranks = (0..n_ranks).map(|rank| {
+            let mut command = on_fake_cuda(TORCH);
+            command.envs([("FAKECUDA_DEVICES", world_size.as_str()), ("WORLD_SIZE", &world_size)]);
+            command.envs([("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", &port)]);
+            command.env("RANK", rank.to_string());
             start(command, "fsdp.py", n_steps, folder.path(), rank, env)
         });
         Self { ranks: ranks.collect(), folder }
@@ -58,9 +63,16 @@ impl Training {
     /// Starts one rank of `script`, with settings for the agent as environment variables.
     pub fn one(script: &str, n_steps: u32, env: &[(&str, &str)]) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder can be made");
-        let mut command = Command::new("bash");
-        command.arg(ours("fake-cuda/run.sh")).arg(torch_venv()).arg(TORCH);
-        let rank = start(command, script, n_steps, folder.path(), 0, env);
+        let rank = start(on_fake_cuda(TORCH), script, n_steps, folder.path(), 0, env);
+        Self { ranks: vec![rank], folder }
+    }
+
+    /// Starts `alone.py` on a release of PyTorch, in one of its ways.
+    pub fn alone(torch: &str, way: &str, n_steps: u32, env: &[(&str, &str)]) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder can be made");
+        let mut command = on_fake_cuda(torch);
+        command.env("TRAINING_WAY", way);
+        let rank = start(command, "alone.py", n_steps, folder.path(), 0, env);
         Self { ranks: vec![rank], folder }
     }
 
@@ -116,6 +128,30 @@ impl Training {
         text.lines().map(|line| serde_json::from_str(line).expect("a witness speaks JSON")).collect()
     }
 
+    /// Where a rank left all that was in its history at the end.
+    pub fn whole(&self, rank: u32) -> PathBuf {
+        let mut path = witness(self.folder.path(), rank).into_os_string();
+        path.push(".pickle");
+        path.into()
+    }
+
+    /// The snapshots that wait in the outbox, in order, unpacked, with their sidecars.
+    pub fn waiting(&self) -> Vec<(PathBuf, Value)> {
+        let mut paths = Vec::new();
+        find_snapshots(&self.outbox(), &mut paths);
+        paths.sort();
+        let unpack = |path: PathBuf| {
+            let packed = fs::read(&path).expect("a snapshot can be read");
+            let name = path.to_string_lossy().replace(".pickle.zst", "");
+            let pickle = PathBuf::from(format!("{name}.pickle"));
+            let bytes = zstd::decode_all(packed.as_slice()).expect("a snapshot is whole");
+            fs::write(&pickle, bytes).expect("there is room beside it");
+            let sidecar = fs::read(format!("{name}.json")).expect("there is a sidecar");
+            (pickle, serde_json::from_slice(&sidecar).expect("a sidecar is JSON"))
+        };
+        paths.into_iter().map(unpack).collect()
+    }
+
     /// The outbox of all ranks.
     pub fn outbox(&self) -> PathBuf {
         self.folder.path().join("outbox")
@@ -123,7 +159,9 @@ impl Training {
 
     /// Snapshots that wait in the outbox.
     pub fn n_waiting(&self) -> usize {
-        count_snapshots(&self.outbox())
+        let mut found = Vec::new();
+        find_snapshots(&self.outbox(), &mut found);
+        found.len()
     }
 
     /// `tidegauge push --outbox`, as the line at the end of training says.
@@ -132,6 +170,16 @@ impl Training {
         command.args(["push", "--server", server, "--outbox"]).arg(self.outbox());
         command.output().expect("the program starts")
     }
+}
+
+/// Whether the events of pickles, one after the other, are the first that a rank's whole history holds: of each
+/// device their number, the number of all, and where the first difference is.
+pub fn compared(whole: &Path, pickles: &[PathBuf]) -> Vec<Value> {
+    let mut command = Command::new(torch_venv().join(format!("torch-{TORCH}/bin/python")));
+    command.arg(ours("training/witness.py")).arg("--of").arg(whole).args(pickles);
+    let output = command.output().expect("Python starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("a witness speaks JSON")
 }
 
 /// What `witness.py` says of pickles: one line each, and one for all of them.
@@ -159,6 +207,13 @@ impl Drop for Rank {
     }
 }
 
+/// Python with a release of PyTorch, on a stand-in for CUDA.
+fn on_fake_cuda(torch: &str) -> Command {
+    let mut command = Command::new("bash");
+    command.arg(ours("fake-cuda/run.sh")).arg(torch_venv()).arg(torch);
+    command
+}
+
 fn start(
     mut command: Command,
     script: &str,
@@ -168,6 +223,8 @@ fn start(
     env: &[(&str, &str)],
 ) -> Rank {
     command.arg(ours("training").join(script)).arg(n_steps.to_string()).arg(witness(folder, rank));
+    // Unless the test says otherwise, snapshots are taken the Python way, whose witness sees what `_snapshot()` returns.
+    command.env("TIDEGAUGE_WAY", "python");
     command.env("TIDEGAUGE_OUTBOX", folder.join("outbox")).envs(env.iter().copied());
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     Rank(Some(command.spawn().expect("training starts")))
@@ -177,13 +234,14 @@ fn witness(folder: &Path, rank: u32) -> PathBuf {
     folder.join(format!("witness-{rank}.jsonl"))
 }
 
-fn count_snapshots(folder: &Path) -> usize {
-    let entries = fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
-    let count = |entry: fs::DirEntry| match entry.path() {
-        path if path.is_dir() => count_snapshots(&path),
-        path => usize::from(path.to_string_lossy().ends_with(".pickle.zst")),
-    };
-    entries.map(count).sum()
+fn find_snapshots(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok) {
+        match entry.path() {
+            path if path.is_dir() => find_snapshots(&path, found),
+            path if path.to_string_lossy().ends_with(".pickle.zst") => found.push(path),
+            _ => {}
+        }
+    }
 }
 
 /// A file of the tests.

@@ -1,14 +1,17 @@
 """One rank of an FSDP training run: RANK, WORLD_SIZE and MASTER_* as torchrun sets them, settings from TIDEGAUGE_*.
+With TRAINING_KIND=ddp it is DistributedDataParallel instead.
 
 usage: fsdp.py N_STEPS WITNESS.jsonl
 
 The witness is told what `_snapshot()` returned, a line each time, and how many allocations and bytes there were by
 the end of each step.
-With TRAINING_WAITS set, the run waits after each of these steps ("1,5") for a line on standard input.
+At the end all that is still in the history goes to WITNESS.jsonl.pickle: where nothing empties it, that is all there
+was. With TRAINING_WAITS set, the run waits after each of these steps ("1,5") for a line on standard input.
 """
 
 import json
 import os
+import pickle
 import sys
 
 import torch
@@ -16,6 +19,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.nn.parallel import DistributedDataParallel
 
 import tidegauge
 from witness import described
@@ -54,8 +58,16 @@ class Model(nn.Module):
         return self.head(x)
 
 
+def sharded(model):
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    for block in model.blocks:
+        fully_shard(block, mp_policy=policy)
+    fully_shard(model, mp_policy=policy)
+    return model
+
+
 def witnessed(path):
-    """Lets a witness see every snapshot that is taken."""
+    """Lets a witness see every snapshot that is taken. Gives back what takes one behind its back."""
     take = torch.cuda.memory._snapshot
 
     def snapshot(*arguments, **keywords):
@@ -64,6 +76,7 @@ def witnessed(path):
         return taken
 
     torch.cuda.memory._snapshot = snapshot
+    return take
 
 
 def tell(witness, what):
@@ -76,17 +89,15 @@ def main():
     waits = {int(step) for step in os.environ.get("TRAINING_WAITS", "").split(",") if step}
     rank = int(os.environ["RANK"])
     torch.set_num_threads(1)
-    witnessed(witness)
+    take = witnessed(witness)
     # Before the device is chosen: recording must not choose it.
     tidegauge.start()
     torch.cuda.set_device(rank)
     dist.init_process_group("nccl", device_id=torch.device("cuda", rank))
 
     model = Model().cuda()
-    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-    for block in model.blocks:
-        fully_shard(block, mp_policy=policy)
-    fully_shard(model, mp_policy=policy)
+    is_ddp = os.environ.get("TRAINING_KIND") == "ddp"
+    model = DistributedDataParallel(model, device_ids=[rank]) if is_ddp else sharded(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
 
     for n in range(1, n_steps + 1):
@@ -108,6 +119,8 @@ def main():
         if n in waits:
             sys.stdin.readline()
 
+    with open(witness + ".pickle", "wb") as file:
+        pickle.dump(take(), file)
     dist.destroy_process_group()
     # Its own exit code, whatever becomes of the agent.
     sys.exit(7)

@@ -1,6 +1,7 @@
 """What is in a snapshot, said in few words: for comparing what torch returned with what the server has.
 
 usage: witness.py FILE…    prints the same for pickles, and how many events are in more than one of them
+       witness.py --of WHOLE FILE…    says whether the files' events, one file after the other, are the first of WHOLE's
 """
 
 import collections
@@ -52,11 +53,37 @@ def testify(witness, what):
         print(json.dumps(what), file=file)
 
 
+# Torch measures its clock anew for each snapshot; the same event may be a microsecond off.
+MAX_TIME_DIFFERENCE_US = 1000
+
+
+def load(path):
+    with open(path, "rb") as file:
+        return pickle.load(file)
+
+
+def same(one, other):
+    names = (set(one) | set(other)) - {"time_us"}
+    is_same_time = abs(one.get("time_us", 0) - other.get("time_us", 0)) <= MAX_TIME_DIFFERENCE_US
+    return is_same_time and all(one.get(name) == other.get(name) for name in names)
+
+
+def windows_of(whole, paths):
+    """Of each device: events of the windows and of the whole, and where the first difference is."""
+    traces = [[event for path in paths for event in load(path)["device_traces"][device]]
+              for device in range(len(whole["device_traces"]))]
+    for trace, all_events in zip(traces, whole["device_traces"]):
+        differs = next((n for n, pair in enumerate(zip(trace, all_events)) if not same(*pair)), None)
+        yield {"events": len(trace), "of": len(all_events), "differs": differs}
+
+
 def main():
+    if sys.argv[1] == "--of":
+        print(json.dumps(list(windows_of(load(sys.argv[2]), sys.argv[3:]))))
+        return
     snapshots = []
     for path in sys.argv[1:]:
-        with open(path, "rb") as file:
-            snapshots.append(pickle.load(file))
+        snapshots.append(load(path))
     for snapshot in snapshots:
         print(json.dumps(described(snapshot)))
     seen = collections.Counter()

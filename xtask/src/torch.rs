@@ -17,13 +17,17 @@ use crate::{
 /// The release the tests run on; also in `tests/src/training.rs`.
 const TORCH: &str = "2.9.1";
 
+/// Further releases, each with the test that drives it: around each change of what recording takes.
+const OTHERS: [(&str, &str); 3] =
+    [("2.4.1", "torch_2_4_"), ("2.7.1", "torch_2_7_"), ("2.15.0", "torch_2_15_")];
+
 /// What the stand-in is built with.
 const TOOLS: [&str; 4] = ["python3", "gcc", "nm", "readelf"];
 
 /// The frameworks whose trainings are tested, as published.
 const CLIENTS: &str = "tests/training/clients.txt";
 
-/// Runs the training tests. The first time this downloads one or two gigabytes.
+/// Runs the training tests. The first time this downloads one gigabyte for each release.
 pub(crate) fn run(workspace: &Workspace) -> Result<Tally> {
     if let Some(tool) = TOOLS.into_iter().find(|tool| !is_installed(tool)) {
         return Ok(Tally::skipped(format!("needs {tool}")));
@@ -32,30 +36,49 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Tally> {
         return Ok(Tally::skipped(why));
     }
     let folder = workspace.folder("fake-cuda")?;
-    let ready = folder.join(format!("ready-{TORCH}"));
-    if !ready.exists() {
-        let mut setup = Command::new("bash");
-        setup.arg(workspace.root.join("tests/fake-cuda/setup.sh")).arg(TORCH).arg(&folder);
-        if let Err(error) = workspace::run(&mut setup) {
-            return Ok(Tally::skipped(format!("cannot set up PyTorch {TORCH}: {error:#}")));
-        }
-        fs::write(&ready, "")?;
+    if let Err(error) = set_up(workspace, &folder, TORCH) {
+        return Ok(Tally::skipped(format!("cannot set up PyTorch {TORCH}: {error:#}")));
     }
     let interpreter = interpreter(&folder);
-    python::install(&interpreter, &python::wheel(workspace, &interpreter)?)?;
+    let wheel = python::wheel(workspace, &interpreter)?;
+    python::install(&interpreter, &wheel)?;
 
     let mut tests = browser::product_tests(workspace)?;
-    // Each test trains on two ranks: one at a time is enough for any desk.
+    // Each test trains on two ranks or more: one at a time is enough for any desk.
     tests.env("TIDEGAUGE_TEST_TORCH", &folder).env("RUST_TEST_THREADS", "1");
     tests.args(["--", "training::"]);
-    let without = match install_clients(workspace, &folder, &interpreter) {
+    let mut without = Tally::default();
+    match install_clients(workspace, &folder, &interpreter) {
         Ok(()) => {
             tests.arg("frameworks::");
-            Tally::default()
         }
-        Err(error) => Tally::skipped(format!("cannot install what {CLIENTS} names: {error:#}")),
-    };
+        Err(error) => {
+            without = Tally::skipped(format!("cannot install what {CLIENTS} names: {error:#}"));
+        }
+    }
+    for (release, test) in OTHERS {
+        match set_up(workspace, &folder, release) {
+            Ok(()) => python::install(&folder.join(format!("torch-{release}/bin/python")), &wheel)?,
+            Err(error) => {
+                let why = format!("cannot set up PyTorch {release}: {error:#}");
+                without = without.and(Tally::skipped(why));
+                tests.args(["--skip", test]);
+            }
+        }
+    }
     Ok(counted(&mut tests)?.and(without))
+}
+
+/// A release on the stand-in for CUDA, made once.
+fn set_up(workspace: &Workspace, folder: &Path, release: &str) -> Result<()> {
+    let ready = folder.join(format!("ready-{release}"));
+    if ready.exists() {
+        return Ok(());
+    }
+    let mut setup = Command::new("bash");
+    setup.arg(workspace.root.join("tests/fake-cuda/setup.sh")).arg(release).arg(folder);
+    workspace::run(&mut setup)?;
+    Ok(fs::write(&ready, "")?)
 }
 
 /// Frameworks in a folder of their own, which the tests put beside torch with `PYTHONPATH`; again when another

@@ -2,8 +2,9 @@
 
 verl says which steps, roles and ranks are profiled (`global_profiler`, `….profiler`); the agent records, clears and
 sends. What changes: ranks and roles that are not profiled do not record; the history is cleared without a gap and
-without resetting the job's peak statistics; a step's window begins where verl starts it; and a process that plays
-several roles has one history, hence one snapshot a step, with all of them in its role. Nothing is written to
+without resetting the job's peak statistics; a step's window begins where verl starts it; a process that plays several
+roles has one history, hence one snapshot a step, with all of them in its role; and what is taken when memory runs out
+is the agent's matter (`also`). Nothing is written to
 `save_path`.
 """
 
@@ -15,9 +16,6 @@ from ._frames import quietly
 __all__ = ["install"]
 
 _NAME = "verl"
-
-# What verl puts before the name of a snapshot that it takes when memory runs out.
-_OOM = "oom"
 
 # What people call what verl calls by its kind of model.
 _ROLES = {"value_model": "critic"}
@@ -40,6 +38,8 @@ def _take_over(module):
     if hasattr(profiler_class, "is_tidegauges"):
         return
     profiler_class.is_tidegauges = True
+    # Both are the agent's from now on: recording, and snapshots when memory runs out.
+    profiler_class._memory_history_enabled = profiler_class._oom_observer_attached = True
     module.enable_memory_visualize = module.clear_memory_history = _nothing
     construct, start = profiler_class.__init__, profiler_class.start
 
@@ -79,7 +79,7 @@ def _nothing(*arguments, **keywords):
 
 
 class _Sampler:
-    """In the place of verl's: it is asked for a file when a window is complete, or when memory ran out."""
+    """In the place of verl's: it is asked for a file when a window is complete."""
 
     def __init__(self, profiler):
         self.profiler = profiler
@@ -87,9 +87,6 @@ class _Sampler:
 
     @quietly(_NAME)
     def dump_memory_snapshot(self, out_dir="", tag="", sub_dir=None, synchronize=True):
-        if _OOM in tag:
-            _agent.snapshot(_OOM)
-            return
         _started.pop(id(self.profiler), None)
         # Another role of this process is not at the end of its step yet: its window is the same.
         if not _started:

@@ -87,7 +87,7 @@ mod tests {
     #[test]
     fn an_adapter_is_fine_with_the_release_that_a_test_drove_and_untested_with_others() {
         let frameworks =
-            [("transformers", "5.10.4"), ("accelerate", "0.1"), ("deepspeed", "0.18"), ("numpy", "2")];
+            [("transformers", "5.10.4"), ("accelerate", "0.1"), ("megatron-bridge", "0.3.1"), ("numpy", "2")];
         let interpreter = Interpreter {
             frameworks: frameworks.map(|(name, version)| (name.to_owned(), version.to_owned())).into(),
             versions: BTreeMap::from([("tidegauge".to_owned(), "0.1.0".to_owned())]),
@@ -100,8 +100,8 @@ mod tests {
             [
                 "fine zero code: tidegauge run works with this interpreter",
                 "untested steps: told by accelerate 0.1: tested with 1.15.0",
-                "untested steps: told by deepspeed 0.18: no test drove tidegauge.deepspeed",
                 "fine steps: told by transformers 5.10.4: tested with this release",
+                "untested steps: told by megatron-bridge 0.3.1: no test drove tidegauge.megatron_bridge",
             ]
         );
     }
