@@ -96,6 +96,8 @@ pub struct Session {
     /// Somebody else records: the history is not ours to clear.
     is_guest: bool,
     ooms: Ooms,
+    /// SIGTERM came: the next one finds its snapshot taken.
+    is_terminated: bool,
     breaker: Breaker,
     /// When recording began.
     began: Instant,
@@ -162,6 +164,7 @@ impl Session {
         Self {
             is_guest: false,
             ooms: Ooms::default(),
+            is_terminated: false,
             breaker,
             began: Instant::now(),
             counts: Counts::default(),
@@ -247,6 +250,9 @@ impl Session {
         {
             self.counts.n_oom_skipped += 1;
             return self.notices.say_once("oom", sentence);
+        }
+        if occasion == Occasion::Sigterm && std::mem::replace(&mut self.is_terminated, true) {
+            return;
         }
         if self.state == State::Bystander && (occasion != Occasion::Oom || !self.has_courier()) {
             return;
@@ -1173,6 +1179,8 @@ mod tests {
         session.died(false);
         session.step(None);
         session.step(None);
+        session.happened(Occasion::Sigterm);
+        session.happened(Occasion::Sigterm);
         session.happened(Occasion::Sigterm);
         session.happened(Occasion::Oom);
         session.stop();

@@ -1,6 +1,7 @@
 """A training process that is a process, and a server that is a list."""
 
 import base64
+import http.client
 import http.server
 import io
 import json
@@ -19,6 +20,10 @@ import zstandard
 import gauge
 
 HERE = pathlib.Path(__file__).parent
+
+
+# A sidecar may be 256 KiB long; Python's own server takes a quarter of that.
+http.client._MAXLINE = 1 << 20
 
 
 class Receiver(http.server.ThreadingHTTPServer):
