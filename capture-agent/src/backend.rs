@@ -134,8 +134,10 @@ pub const BACKENDS: &[Backend] = &[
         ),
         driven: &[
             (TorchVersion(2, 1), Driven::Double),
-            (TorchVersion(2, 7), Driven::Double),
+            (TorchVersion(2, 4), Driven::Torch),
+            (TorchVersion(2, 7), Driven::Torch),
             (TorchVersion(2, 9), Driven::Torch),
+            (TorchVersion(2, 15), Driven::Torch),
         ],
         clearing: |version| {
             if version >= TorchVersion(2, 8) { Clearing::ClearHistory } else { Clearing::OffAndOn }

@@ -71,8 +71,9 @@ pub(crate) fn run(workspace: &Workspace, mut arguments: Arguments) -> Result<Exi
         Some("read") => bench.read(file.as_deref(), is_large)?,
         Some("picture") => bench.picture(file.as_deref())?,
         Some("samples") => bench.samples()?,
+        Some("capture") => bench.capture()?,
         _ => bail!(
-            "say what to measure: `bench read [--large] [FILE]`, `bench picture [FILE]` or `bench samples`"
+            "say what to measure: `bench read [--large] [FILE]`, `bench picture [FILE]`, `bench samples` or `bench capture`"
         ),
     }
     Ok(ExitCode::SUCCESS)
@@ -100,6 +101,35 @@ impl Bench<'_> {
             let mut step = torch::script(self.workspace, &torch, "tests/training/step_cost.py");
             workspace::run(step.env("TIDEGAUGE_SAMPLES", samples))?;
         }
+        Ok(())
+    }
+
+    /// What a snapshot costs training in each way, whether windows lose events, and what the agent costs when it is off.
+    fn capture(&self) -> Result<()> {
+        let Some(torch) = torch::ready(self.workspace)? else {
+            println!("it needs PyTorch on a stand-in for CUDA: run `cargo xtask test --only torch` first");
+            return Ok(());
+        };
+        let interpreter = torch::interpreter(&torch);
+        python::install(&interpreter, &python::wheel(self.workspace, &interpreter)?)?;
+        self.say_machine();
+        let unpack = self.program.as_os_str();
+        let runs: [&[&OsStr]; 6] = [
+            &["cost".as_ref(), "native".as_ref()],
+            &["cost".as_ref(), "python".as_ref()],
+            &["cost".as_ref(), "dump".as_ref()],
+            &["exact".as_ref(), "native".as_ref(), unpack],
+            &["exact".as_ref(), "python".as_ref(), unpack],
+            &["off".as_ref()],
+        ];
+        for words in runs {
+            let mut run = torch::script(self.workspace, &torch, "xtask/bench/capture.py");
+            workspace::run(run.args(words))?;
+        }
+        println!(
+            "budgets: native at least 70 % of the idle rate and no stall above 40 ms; python at most 1.1 times the bare"
+        );
+        println!("_snapshot(), and no stall above 5 ms while it is written; off: import 20 ms, step() 1 µs");
         Ok(())
     }
 

@@ -49,6 +49,7 @@ For the desk:
       Reading a snapshot, beside CPython's pickle.load, wasm and other programs.
   bench picture [FILE]      One picture in wasm under Node.
   bench samples             What samples cost a server and a training.
+  bench capture             What a snapshot costs a training, and whether windows lose events.
   fixtures --events N [--stacks python|all] [-o FILE]
       A simulated snapshot of any length.";
 

@@ -124,8 +124,11 @@ impl Doctor {
             None => all.push(checks::no_torch(&interpreter)),
         }
         if let (Some(backend), Some(settings)) = (interpreter.backend(), settings) {
-            let try_it = || interpreter.try_recording(&self.python, backend, &settings.recording);
-            all.push(checks::recording(self.tries.then(try_it)));
+            let try_it =
+                || interpreter.try_recording(&self.python, backend, &settings.recording, settings.way);
+            let tried = self.tries.then(try_it);
+            all.extend(checks::mode(&interpreter, backend, settings.way, tried.as_ref()));
+            all.push(checks::recording(tried));
         }
         all
     }

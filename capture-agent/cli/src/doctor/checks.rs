@@ -4,10 +4,10 @@ use std::{env, fs, io, path::Path};
 
 use anyhow::Result;
 use tidegauge_capture_agent::{
-    backend::{Driven, TorchVersion, UNTESTED},
+    backend::{Backend, Driven, TorchVersion, UNTESTED},
     outbox::{self, Waiting},
     push::PushError,
-    settings::{NAMES, Settings, variable},
+    settings::{NAMES, Settings, WayChoice, variable},
 };
 use tidegauge_snapshot::words::{count, counted, size};
 
@@ -82,7 +82,7 @@ pub(super) fn no_torch(interpreter: &Interpreter) -> Check {
     }
 }
 
-/// The backend and the mode, and what is there beside it.
+/// The backend, and what is there beside it.
 pub(super) fn backend(interpreter: &Interpreter, torch: &str) -> Vec<Check> {
     let mut checks = Vec::new();
     match (interpreter.backend(), TorchVersion::from_text(torch)) {
@@ -117,15 +117,6 @@ pub(super) fn backend(interpreter: &Interpreter, torch: &str) -> Vec<Check> {
                 must_import.unwrap_or_default()
             );
             checks.push(Check::new("backend", state, says));
-            let says = format!(
-                "Python: _snapshot(), cleared by {}, pickled beside training",
-                match backend.clearing(version) {
-                    "off and on" => "going off and on, in which events of other threads can be lost",
-                    "same call" => "the same call once more",
-                    clearing => clearing,
-                }
-            );
-            checks.push(Check::fine("mode", says));
         }
     }
     for name in UNTESTED.iter().filter(|name| interpreter.available.iter().any(|there| there == *name)) {
@@ -135,6 +126,44 @@ pub(super) fn backend(interpreter: &Interpreter, torch: &str) -> Vec<Check> {
     checks
 }
 
+/// In which way snapshots are taken. A trial tells; without one the agent finds out when it starts.
+pub(super) fn mode(
+    interpreter: &Interpreter,
+    backend: &Backend,
+    choice: WayChoice,
+    tried: Option<&Result<Trial>>,
+) -> Option<Check> {
+    let version = TorchVersion::from_text(interpreter.versions.get("torch")?)?;
+    let python = format!(
+        "Python: _snapshot(), cleared by {}, pickled beside training",
+        match backend.clearing(version) {
+            "off and on" => "going off and on, in which events of other threads can be lost",
+            "same call" => "the same call once more",
+            clearing => clearing,
+        }
+    );
+    let has_native = backend.name == "cuda" && !interpreter.is_rocm && choice != WayChoice::Python;
+    Some(match tried {
+        Some(Ok(trial)) if trial.way == "native" => {
+            let says = "native: read beside training by PyTorch's own C++ function, proved with this build";
+            Check::fine("mode", says.to_owned())
+        }
+        Some(Ok(trial)) if has_native => Check {
+            what_to_do: Some(
+                "nothing must be done; training waits for each snapshot, so choose fewer steps".to_owned(),
+            ),
+            ..Check::fine("mode", format!("{python}; the native way is {}", trial.native))
+        },
+        _ if has_native => Check::fine(
+            "mode",
+            format!(
+                "native once a trial has proved it with this build (--try makes it now), until then {python}"
+            ),
+        ),
+        _ => Check::fine("mode", python),
+    })
+}
+
 /// What came of a trial, if there was one.
 pub(super) fn recording(tried: Option<Result<Trial>>) -> Check {
     match tried {
@@ -142,7 +171,7 @@ pub(super) fn recording(tried: Option<Result<Trial>>) -> Check {
             let says = "not tried; --try records for a moment on the device".to_owned();
             Check::new("recording", State::Skipped, says)
         }
-        Some(Ok(Trial { n_events, bytes, stood_still_ms })) => Check::fine(
+        Some(Ok(Trial { n_events, bytes, stood_still_ms, .. })) => Check::fine(
             "recording",
             format!(
                 "works: {} in a file of {}, training stood still for {stood_still_ms:.1} ms",

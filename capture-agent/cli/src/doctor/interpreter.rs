@@ -19,6 +19,7 @@ use tidegauge_capture_agent::{
     backend::{BACKENDS, Backend, Recording, TorchVersion, UNTESTED},
     frameworks::FRAMEWORKS,
     outbox::{self, Found},
+    settings::WayChoice,
 };
 use tidegauge_snapshot::read;
 
@@ -61,6 +62,10 @@ pub(super) struct Trial {
     pub(super) bytes: u64,
     /// Milliseconds that training would have stood still.
     pub(super) stood_still_ms: f64,
+    /// "native" or "python".
+    pub(super) way: String,
+    /// What the agent found out about the native way.
+    pub(super) native: String,
 }
 
 impl Interpreter {
@@ -98,7 +103,10 @@ impl Interpreter {
         program: &Path,
         backend: &Backend,
         recording: &Recording,
+        way: WayChoice,
     ) -> Result<Trial> {
+        // Whoever does not mind the way shall know which it will be: that waits for the proof.
+        let way = if way == WayChoice::Auto { WayChoice::Native } else { way };
         let folder = TempDir::new().context("no folder for the trial")?;
         let asked = json!({
             "package": backend.package,
@@ -114,6 +122,7 @@ impl Interpreter {
                 "context": recording.context,
                 "stacks": recording.stacks,
                 "max_entries": recording.max_entries,
+                "way": way.as_str(),
             },
         });
         let mut command = Command::new(program);
@@ -135,7 +144,17 @@ impl Interpreter {
         if n_events == 0 {
             bail!("its snapshot holds no event: the allocator did not record");
         }
-        Ok(Trial { n_events, bytes: item.bytes, stood_still_ms: sidecar.capture_ms.values().sum() })
+        let said = |name: &str| {
+            let value = sidecar.recording.as_ref().and_then(|recording| recording.get(name)?.as_str());
+            value.unwrap_or("unknown").to_owned()
+        };
+        Ok(Trial {
+            n_events,
+            bytes: item.bytes,
+            stood_still_ms: sidecar.capture_ms.values().sum(),
+            way: said("way"),
+            native: said("native"),
+        })
     }
 }
 
