@@ -84,6 +84,7 @@ def test_more_than_a_sidecar_holds_is_left_out_and_counted(train, receiver):
     train(script)
     told = ownership(receiver)
     assert len(told["owned"]) == 1000 and told["owned"][0] == ["parameter", "p1500", 0, 150_000, 1500]
+    assert receiver.snapshots[-1].sidecar["capture_ms"]["ownership"] > 0
     assert (told["left_out"], told["left_out_bytes"]) == (500, sum(range(1, 501)))
 
 
@@ -147,6 +148,9 @@ def test_of_the_environment_only_what_changes_memory_leaves_the_process(train, r
         PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True",
         CUDA_VISIBLE_DEVICES="3",
         WANDB_API_KEY="secret",
+        # No text at all.
+        PYTORCH_ALLOC_CONF=b"\xff",
+        ANY=b"\xfe",
         TIDEGAUGE_TOKEN="secret",
     )
     sidecar = receiver.snapshots[0].sidecar

@@ -256,6 +256,7 @@ pub(crate) fn with_session_soon(py: Python<'_>, work: impl FnOnce(&mut Session))
         None => notices().say_once("busy", "no snapshot: another thread has been taking one for too long"),
     }
     IS_INSIDE.set(false);
+    life::catch_up(py);
 }
 
 /// Ends the session of this process.

@@ -1,7 +1,5 @@
 //! What the sidecar says of devices and of the environment.
 
-use std::collections::BTreeMap;
-
 use pyo3::prelude::*;
 use serde_json::{Map, Value, json};
 use tidegauge_api::Sidecar;
@@ -32,10 +30,10 @@ const VARIABLES: &[&str] = &[
 /// The longest value that is kept, bytes of it.
 const MAX_VALUE_BYTES: usize = 400;
 
-/// Writes the allowed part of the environment into a sidecar.
-pub(crate) fn describe(sidecar: &mut Sidecar, environment: &BTreeMap<String, String>) {
-    let kept = environment.iter().filter(|(name, _)| VARIABLES.contains(&name.as_str()));
-    let kept: Map<_, _> = kept.map(|(name, value)| (name.clone(), shortened(value).into())).collect();
+/// Writes the allowed part of the environment into a sidecar. What is no text is left out.
+pub(crate) fn describe_environment(sidecar: &mut Sidecar) {
+    let kept = VARIABLES.iter().filter_map(|name| Some((*name, std::env::var(name).ok()?)));
+    let kept: Map<_, _> = kept.map(|(name, value)| (name.to_owned(), shortened(&value).into())).collect();
     if !kept.is_empty() {
         sidecar.more.insert("environment".to_owned(), Value::Object(kept));
     }

@@ -7,6 +7,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{Mutex, PoisonError},
+    time::Instant,
 };
 
 use pyo3::{
@@ -91,6 +92,7 @@ pub(crate) fn describe(py: Python<'_>, device_kind: &str, sidecar: &mut Sidecar)
     if owners.is_empty() {
         return;
     }
+    let started = Instant::now();
     let mut names = BTreeMap::new();
     let is_kind = |kind| move |(of, _): &&(Kind, Bound<'_, PyAny>)| *of == kind;
     for (_, model) in owners.iter().filter(is_kind(Kind::Model)) {
@@ -113,6 +115,7 @@ pub(crate) fn describe(py: Python<'_>, device_kind: &str, sidecar: &mut Sidecar)
             "left_out_bytes": left_out.iter().map(|owned| owned.bytes).sum::<u64>(),
         }),
     );
+    sidecar.capture_ms.insert("ownership".to_owned(), started.elapsed().as_secs_f64() * 1e3);
 }
 
 /// How many of these are listed.

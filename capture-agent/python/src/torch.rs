@@ -431,7 +431,7 @@ impl Recorder for Torch {
                 recording["clearing"] = "off and on".into();
             }
         }
-        device::describe(sidecar, &std::env::vars().collect());
+        device::describe_environment(sidecar);
         // What cannot be told is left out.
         attached(|py| {
             device::describe_devices(self.module.bind(py), sidecar);
