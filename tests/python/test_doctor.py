@@ -52,7 +52,9 @@ def doctor(receiver, tmp_path):
 
 
 def reds(report):
-    assert all(bool(check.get("what_to_do")) == (check["state"] == "red") for check in report.checks.values())
+    # The mode may be fine, and another still be better.
+    advised = {name for name, check in report.checks.items() if check.get("what_to_do")} - {"mode"}
+    assert advised == {name for name, check in report.checks.items() if check["state"] == "red"}
     return [name for name, check in report.checks.items() if check["state"] == "red"]
 
 
