@@ -14,6 +14,8 @@ use tidegauge_tests::{
     training::{EXIT_CODE, free_port},
 };
 
+use crate::training::check_levels;
+
 /// All snapshots of the only run, by role and rank, once the server has read them.
 async fn rows(server: &Server, n_snapshots: usize) -> (String, BTreeMap<String, Vec<SnapshotDetails>>) {
     let (run, grid) = eventually(&format!("{n_snapshots} snapshots"), || async {
@@ -63,7 +65,13 @@ fn check_windows(training: &Framed, rank: u32, snapshots: &[SnapshotDetails]) {
     }
 }
 
-/// One process, five steps, snapshots of steps 1, 3 and 5; `steps_by` is who numbered them.
+/// "native" or "python": how a snapshot was taken.
+fn way(snapshot: &SnapshotDetails) -> &str {
+    snapshot.sidecar.as_ref().unwrap().recording.as_ref().unwrap()["way"].as_str().unwrap()
+}
+
+/// One process, five steps, snapshots of steps 1, 3 and 5; `steps_by` is who numbered them. By default in the native
+/// way; the variable TIDEGAUGE_WAY changes that.
 async fn trains_alone(script: &str, steps_by: &str, env: &[(&str, &str)]) {
     let server = Server::start();
     let address = format!("server={}", server.address());
@@ -74,9 +82,12 @@ async fn trains_alone(script: &str, steps_by: &str, env: &[(&str, &str)]) {
     let snapshots = &rows["0"];
     assert_eq!(labels(snapshots), ["1", "2–3", "4–5"]);
     check_windows(&training, 0, snapshots);
+    check_levels(snapshots);
+    let expected = env.iter().find(|(name, _)| *name == "TIDEGAUGE_WAY").map_or("native", |(_, way)| way);
     for snapshot in snapshots {
         assert_eq!(said(snapshot, "steps_by"), steps_by);
         assert_eq!(said(snapshot, "identity")["run"], "setting");
+        assert_eq!(way(snapshot), expected);
     }
 }
 
@@ -87,7 +98,7 @@ async fn a_trainer_of_transformers_tells_its_steps() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_callback_that_is_given_by_hand_does_the_same() {
-    let env = [("TRAINING_CALLBACK", "1"), ("TIDEGAUGE_AUTO", "0")];
+    let env = [("TRAINING_CALLBACK", "1"), ("TIDEGAUGE_AUTO", "0"), ("TIDEGAUGE_WAY", "python")];
     trains_alone("frame_transformers.py", "transformers", &env).await;
 }
 
@@ -133,6 +144,7 @@ async fn four_ranks_under_torchrun_agree_on_a_name_and_each_sends_its_own_steps(
     for (rank, snapshots) in (0..).zip(rows.values()) {
         assert_eq!(labels(snapshots), ["1", "2–3"]);
         check_windows(&training, rank, snapshots);
+        check_levels(snapshots);
         let sidecar = snapshots[0].sidecar.as_ref().unwrap();
         assert_eq!(sidecar.world_size, Some(4));
         assert_eq!(said(&snapshots[0], "steps_by"), "transformers");

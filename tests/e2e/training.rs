@@ -125,7 +125,7 @@ fn check_window(witness: &[Value], snapshot: &SnapshotDetails) {
 }
 
 /// The replayed levels are the allocator's own.
-fn check_levels(snapshots: &[SnapshotDetails]) {
+pub(super) fn check_levels(snapshots: &[SnapshotDetails]) {
     let mut peaks = BTreeMap::<(u32, &str), u64>::new();
     for snapshot in snapshots {
         let stats = &snapshot.sidecar.as_ref().unwrap().memory_stats;

@@ -148,12 +148,13 @@ pub(super) fn mode(
             let says = "native: read beside training by PyTorch's own C++ function, proved with this build";
             Check::fine("mode", says.to_owned())
         }
-        Some(Ok(trial)) if has_native => Check {
-            what_to_do: Some(
-                "nothing must be done; training waits for each snapshot, so choose fewer steps".to_owned(),
+        Some(Ok(trial)) if has_native => Check::fine(
+            "mode",
+            format!(
+                "{python}; training waits for each snapshot, so choose few steps; the native way is {}",
+                trial.native
             ),
-            ..Check::fine("mode", format!("{python}; the native way is {}", trial.native))
-        },
+        ),
         _ if has_native => Check::fine(
             "mode",
             format!(
