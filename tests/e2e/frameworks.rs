@@ -70,12 +70,16 @@ fn way(snapshot: &SnapshotDetails) -> &str {
     snapshot.sidecar.as_ref().unwrap().recording.as_ref().unwrap()["way"].as_str().unwrap()
 }
 
-/// One process, five steps, snapshots of steps 1, 3 and 5; `steps_by` is who numbered them. By default in the native
-/// way; the variable TIDEGAUGE_WAY changes that.
+/// One process, five steps, snapshots of steps 1, 3 and 5; `steps_by` is who numbered them.
 async fn trains_alone(script: &str, steps_by: &str, env: &[(&str, &str)]) {
+    trains_alone_in(script, steps_by, "native", env).await;
+}
+
+async fn trains_alone_in(script: &str, steps_by: &str, expected_way: &str, env: &[(&str, &str)]) {
     let server = Server::start();
     let address = format!("server={}", server.address());
-    let training = Framed::train(&[], script, 5, &["steps=1,3,5", "run=alone", &address], env);
+    let settings = ["steps=1,3,5", "run=alone", &address, &format!("way={expected_way}")];
+    let training = Framed::train(&[], script, 5, &settings, env);
     assert_eq!(training.ended.code, Some(EXIT_CODE), "{}", training.ended.said);
     let (run, rows) = rows(&server, 3).await;
     assert_eq!(run, "alone");
@@ -83,11 +87,10 @@ async fn trains_alone(script: &str, steps_by: &str, env: &[(&str, &str)]) {
     assert_eq!(labels(snapshots), ["1", "2–3", "4–5"]);
     check_windows(&training, 0, snapshots);
     check_levels(snapshots);
-    let expected = env.iter().find(|(name, _)| *name == "TIDEGAUGE_WAY").map_or("native", |(_, way)| way);
     for snapshot in snapshots {
         assert_eq!(said(snapshot, "steps_by"), steps_by);
         assert_eq!(said(snapshot, "identity")["run"], "setting");
-        assert_eq!(way(snapshot), expected);
+        assert_eq!(way(snapshot), expected_way);
     }
 }
 
@@ -98,8 +101,8 @@ async fn a_trainer_of_transformers_tells_its_steps() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_callback_that_is_given_by_hand_does_the_same() {
-    let env = [("TRAINING_CALLBACK", "1"), ("TIDEGAUGE_AUTO", "0"), ("TIDEGAUGE_WAY", "python")];
-    trains_alone("frame_transformers.py", "transformers", &env).await;
+    let env = [("TRAINING_CALLBACK", "1"), ("TIDEGAUGE_AUTO", "0")];
+    trains_alone_in("frame_transformers.py", "transformers", "python", &env).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

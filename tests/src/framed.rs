@@ -53,7 +53,8 @@ impl Framed {
             fs::copy(&proof, outbox.join(PROOF)).expect("a proof can be copied");
         }
         let output = command.output().expect("the program starts");
-        if outbox.join(PROOF).exists() {
+        // A trial that something killed is not what the next training is to know.
+        if fs::read_to_string(outbox.join(PROOF)).is_ok_and(|verdict| !verdict.contains("refused")) {
             fs::copy(outbox.join(PROOF), &proof).expect("a proof can be copied");
         }
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
