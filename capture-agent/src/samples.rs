@@ -48,8 +48,10 @@ const MAX_WHY_CHARS: usize = 200;
 /// Samples in one request, about 100 KB.
 const MAX_SENT_AT_ONCE: usize = 1_024;
 
-/// From one batch to the next. The first wait is shorter by chance, so that a thousand ranks do not send together.
+/// From one batch to the next. The first wait is shorter by chance, so that a thousand ranks do not send together,
+/// but long enough for more than a sample or two to come together.
 const PAUSE: Duration = Duration::from_secs(5);
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// Failures in a row after which a line is said; before, whoever sends snapshots says it better.
@@ -289,7 +291,7 @@ enum Verdict {
 
 fn send_all(shared: &Shared) {
     let mut backoff = Backoff::new(PAUSE, LONGEST_PAUSE);
-    let mut pause = PAUSE.mul_f64(jitter());
+    let mut pause = FIRST_PAUSE + (PAUSE - FIRST_PAUSE).mul_f64(jitter());
     let mut n_failures = 0;
     loop {
         let is_last = shared.pause(pause);

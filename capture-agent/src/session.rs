@@ -903,11 +903,14 @@ mod tests {
         assert_eq!(std::fs::read_dir(outbox.path()).unwrap().count(), 0);
     }
 
-    /// The steps that were sampled, with the rank they came from.
-    fn sampled(received: &[Received]) -> Vec<(Option<u32>, Vec<u64>)> {
+    /// The steps that were sampled, in however many batches, with the rank they came from.
+    fn sampled(received: &[Received]) -> Vec<(Option<u32>, u64)> {
         let batches = received.iter().filter(|request| request.line.contains(paths::SAMPLES));
         let batch = |request: &Received| serde_json::from_slice::<SampleBatch>(&request.body).unwrap();
-        batches.map(batch).map(|batch| (batch.place.rank, batch.samples.step)).collect()
+        let steps = |SampleBatch { place, samples, .. }: SampleBatch| {
+            samples.step.into_iter().map(move |step| (place.rank, step))
+        };
+        batches.map(batch).flat_map(steps).collect()
     }
 
     #[test]
@@ -929,10 +932,10 @@ mod tests {
             (sampled(&server.received()), double.calls())
         };
         let one = [("steps", "none"), ("rank", "1")];
-        assert_eq!(run(&one).0, [(Some(1), vec![1, 2, 3])]);
+        assert_eq!(run(&one).0, [1, 2, 3].map(|step| (Some(1), step)));
         let (samples, calls) = run(&[one[0], one[1], ("ranks", "0")]);
-        assert_eq!((samples, calls.as_str()), (vec![(Some(1), vec![1, 2, 3])], ""));
-        assert_eq!(run(&[one[0], one[1], ("samples", "2")]).0, [(Some(1), vec![2])]);
+        assert_eq!((samples, calls.as_str()), ([1, 2, 3].map(|step| (Some(1), step)).to_vec(), ""));
+        assert_eq!(run(&[one[0], one[1], ("samples", "2")]).0, [(Some(1), 2)]);
         assert_eq!(run(&[one[0], one[1], ("samples", "0")]).0, []);
         assert_eq!(run(&[one[0], one[1], ("sample_ranks", "0,2")]).0, []);
     }

@@ -187,6 +187,11 @@ impl Beside {
         &self.samples
     }
 
+    /// Whether all that there is of a row is here: samples are asked for row by row as they come into view.
+    pub fn is_here(&self, row: u32) -> bool {
+        self.samples.n_samples == 0 || self.rows.contains_key(&row)
+    }
+
     /// What is known at a row and column of the grid.
     pub fn sampled(&self, row: u32, column: u32) -> Option<Sampled> {
         let i = *self.rows.get(&row)?;
@@ -322,6 +327,10 @@ mod tests {
         );
         assert_eq!(beside.sampled(0, 0), None);
         assert_eq!(beside.sampled(1, 99), None);
+        // The server has samples of other rows that are not in view.
+        let more =
+            Beside { samples: GridSamples { n_samples: 5, ..GridSamples::default() }, ..beside.clone() };
+        assert_eq!([beside.is_here(0), more.is_here(1), more.is_here(0)], [true, true, false]);
     }
 
     #[test]

@@ -96,7 +96,7 @@ impl Bench<'_> {
             return Ok(());
         };
         let interpreter = torch::interpreter(&torch);
-        python::install(&interpreter, &python::wheel(self.workspace, &interpreter)?)?;
+        python::install(&interpreter, &python::wheel_by(self.workspace, &interpreter, "release")?)?;
         for samples in ["0", "1"] {
             let mut step = torch::script(self.workspace, &torch, "tests/training/step_cost.py");
             workspace::run(step.env("TIDEGAUGE_SAMPLES", samples))?;

@@ -61,6 +61,11 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Tally> {
 
 /// Builds the wheel as `pip install ./capture-agent/python` does, only quicker to compile.
 pub(crate) fn wheel(workspace: &Workspace, python: &Path) -> Result<PathBuf> {
+    wheel_by(workspace, python, "dev")
+}
+
+/// Builds the wheel by a profile: "release" as people have it.
+pub(crate) fn wheel_by(workspace: &Workspace, python: &Path, profile: &str) -> Result<PathBuf> {
     let folder = workspace.folder("python")?.join("wheels");
     if folder.exists() {
         std::fs::remove_dir_all(&folder).with_context(|| format!("cannot empty {}", folder.display()))?;
@@ -68,7 +73,7 @@ pub(crate) fn wheel(workspace: &Workspace, python: &Path) -> Result<PathBuf> {
     let mut pip = Command::new(python);
     pip.current_dir(&workspace.root).args(["-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir"]);
     pip.arg(&folder).arg("./capture-agent/python");
-    pip.env("MATURIN_PEP517_ARGS", "--profile dev").env("CARGO_TARGET_DIR", &workspace.target);
+    pip.env("MATURIN_PEP517_ARGS", format!("--profile {profile}")).env("CARGO_TARGET_DIR", &workspace.target);
     workspace::run(&mut pip)?;
     let wheel = std::fs::read_dir(&folder)?.next().context("pip built no wheel")??;
     Ok(wheel.path())

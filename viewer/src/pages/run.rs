@@ -664,8 +664,13 @@ fn cell_panel(board: &Board, spot: Spot) -> impl IntoView + use<> {
             let address = Route::Run { id: board.grid.run.id.clone(), steps: Some(steps) }.address();
             view! { <ul class="plain"><li><a href=address data-testid="one-by-one">"Show each of these steps"</a></li></ul> }
         });
-        let nothing = (sampled.is_none() && lost.is_empty())
-            .then(|| view! { <p class="dim">"Nothing has arrived for this place"</p> });
+        let nothing = (sampled.is_none() && lost.is_empty()).then(|| {
+            let words = match board.beside.is_here(spot.row) {
+                true => "Nothing has arrived for this place",
+                false => "Scroll to this row to see its samples",
+            };
+            view! { <p class="dim">{words}</p> }
+        });
         return view! {
             <h2>{format!("{row} · {phrase}")}</h2>
             {lost}
