@@ -154,7 +154,7 @@ def show_cost(way):
 def allocate(torch, ends):
     alive = []
     while not ends.is_set():
-        time.sleep(0.0003)
+        time.sleep(0.002)
         alive.append(torch.empty(random.choice([1000, 70_000, 3 << 20]), dtype=torch.uint8, device="cuda"))
         if len(alive) > 50:
             alive.pop(random.randrange(len(alive)))
@@ -171,18 +171,21 @@ def show_exactness(way, unpack):
 
     with tempfile.TemporaryDirectory() as folder:
         torch.empty(1, device="cuda")
-        settings = {**NOWHERE, "steps": "all", "way": way, "max_entries": 1_000_000, "outbox": folder}
+        settings = {**NOWHERE, "steps": "all", "way": way, "max_entries": 400_000, "outbox": folder}
         tidegauge.start("bench", **settings)
         ends = threading.Event()
         threads = [threading.Thread(target=allocate, args=(torch, ends)) for _ in range(3)]
         for thread in threads:
             thread.start()
         training = Training(torch)
-        for _ in range(WINDOWS):
+        for n in range(WINDOWS):
             end = time.perf_counter() + 0.1
             while time.perf_counter() < end:
-                time.sleep(0.0003)
+                time.sleep(0.0005)
                 training.iterate()
+            # At a rate that the writer can follow: a step that finds it busy goes into the next window.
+            while len(waiting(folder)) < n:
+                time.sleep(0.005)
             tidegauge.step()
         ends.set()
         for thread in threads:

@@ -212,7 +212,14 @@ fn a_trial_that_dies_means_the_python_way_and_is_said_once() {
     let sitecustomize = "import os\nif os.environ.get('TIDEGAUGE_ENABLED') == '0':\n    os.abort()\n";
     fs::write(folder.path().join("sitecustomize.py"), sitecustomize).unwrap();
     let path = folder.path().to_string_lossy().into_owned();
-    let env = [NOBODY[0], NOBODY[1], NATIVE, ("TIDEGAUGE_STEPS", "all"), ("PYTHONPATH", path.as_str())];
+    let env = [
+        NOBODY[0],
+        NOBODY[1],
+        NATIVE,
+        ("TIDEGAUGE_STEPS", "all"),
+        ("TIDEGAUGE_MAX_ENTRIES", "400000"),
+        ("PYTHONPATH", path.as_str()),
+    ];
     let mut training = Training::alone("2.9.1", "exit", 2, &env);
     let ended = training.end();
     check_ended(&ended);
