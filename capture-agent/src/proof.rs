@@ -37,6 +37,9 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// The most that is read of what the child says, bytes.
 const MAX_SAID_BYTES: u64 = 64 * 1024;
 
+/// Signals by which others end a process: hangup, interrupt, kill and terminate. They say nothing about the way.
+const FROM_OUTSIDE: [i32; 4] = [1, 2, 9, 15];
+
 /// What the child's answer begins with.
 pub const MARKER: &str = "tidegauge-proof ";
 
@@ -151,6 +154,9 @@ fn ask(patience: Duration, child: &mut Command) -> Verdict {
     let answer = stdout.lines().find_map(|line| line.strip_prefix(MARKER));
     let answer = answer.and_then(|answer| Verdict::from_json(&serde_json::from_str(answer).ok()?));
     match (answer, status.signal()) {
+        (_, Some(signal)) if FROM_OUTSIDE.contains(&signal) => {
+            Verdict::Open(format!("its trial was ended by signal {signal}"))
+        }
         (_, Some(signal)) => Verdict::Refused(format!("its trial died of signal {signal}")),
         (Some(verdict), None) => verdict,
         (None, None) => Verdict::Open(format!("its trial answered nothing: {}", last_line(&stderr))),
@@ -334,6 +340,11 @@ mod tests {
         let open = judged(folder.path(), "a", "echo no such module >&2; exit 1");
         assert_eq!(open, Verdict::Open("its trial answered nothing: no such module".to_owned()));
         assert_eq!(judged(folder.path(), "a", PROVEN), Verdict::Proven);
+        for signal in ["HUP", "INT", "KILL", "TERM"] {
+            let ended = judged(folder.path(), signal, &format!("kill -{signal} $$; sleep 5"));
+            assert!(matches!(&ended, Verdict::Open(why) if why.contains("was ended by signal")), "{ended:?}");
+            assert_eq!(judged(folder.path(), signal, PROVEN), Verdict::Proven);
+        }
         let missing = judge(folder.path(), "b", &mut Command::new("/nowhere/python"));
         assert!(matches!(missing, Verdict::Open(_)), "{missing:?}");
     }

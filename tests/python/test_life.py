@@ -287,3 +287,21 @@ def test_ranks_are_chosen_by_node_and_by_sample(train, receiver):
     assert ranks == {("node", 0), ("node", 2), ("sample", 0), ("sample", 1), ("sample", 2)}
     done = train(script, TIDEGAUGE_RANKS="node-first", RANK="0")
     assert "nothing tells the local rank (LOCAL_RANK), so rank 0 alone is chosen" in done.said
+
+
+def test_the_garbage_collector_is_left_as_it_was_found(train, receiver):
+    script = """
+        import gc, torch, tidegauge
+        {before}
+        found = (gc.isenabled(), gc.get_freeze_count())
+        tidegauge.start(steps=[1, 2])
+        for _ in range(2):
+            torch.cuda.alloc(1 << 20)
+            tidegauge.step()
+        tidegauge.stop()
+        print(found == (gc.isenabled(), gc.get_freeze_count()))
+    """
+    for before in ("", "gc.freeze()", "gc.disable()"):
+        receiver.snapshots.clear()
+        done = train(script.format(before=before))
+        assert (done.printed, receiver.labels()) == ("True\n", ["1", "2"]), before

@@ -111,7 +111,7 @@ impl Bench<'_> {
             return Ok(());
         };
         let interpreter = torch::interpreter(&torch);
-        python::install(&interpreter, &python::wheel(self.workspace, &interpreter)?)?;
+        python::install(&interpreter, &python::wheel_by(self.workspace, &interpreter, "release")?)?;
         self.say_machine();
         let unpack = self.program.as_os_str();
         let runs: [&[&OsStr]; 6] = [

@@ -15,6 +15,7 @@ mod ownership;
 mod native;
 mod neighbors;
 mod pickling;
+mod collector;
 
 use pyo3::prelude::*;
 

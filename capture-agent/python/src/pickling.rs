@@ -18,26 +18,34 @@ use pyo3::{
 use tidegauge_api::Sidecar;
 use tidegauge_capture_agent::{outbox::Draft, recorder::Unwritten};
 
+use crate::collector::Aside;
+
 const PROTOCOL: u8 = 4;
 
 /// Events whose objects are freed before the interpreter is let go of once more: well under a millisecond.
 const FREED_AT_ONCE: usize = 1000;
 
-/// What `_snapshot()` returned.
-pub(crate) struct Snapshot(Py<PyAny>);
+/// What `_snapshot()` returned, and its place out of the collector's way.
+pub(crate) struct Snapshot {
+    objects: Py<PyAny>,
+    /// Goes when the objects are gone.
+    aside: Option<Aside>,
+}
 
 impl Snapshot {
-    pub(crate) fn new(snapshot: Py<PyAny>) -> Self {
-        Self(snapshot)
+    pub(crate) fn new(objects: Py<PyAny>, aside: Option<Aside>) -> Self {
+        Self { objects, aside }
     }
 }
 
 impl Unwritten for Snapshot {
     fn write(self: Box<Self>, draft: Draft, _: &mut Sidecar) -> io::Result<Draft> {
+        let Self { objects, aside } = *self;
         let written = Python::try_attach(|py| {
-            let snapshot = self.0.into_bound(py);
+            let snapshot = objects.into_bound(py);
             let draft = pickle(&snapshot, draft);
             free_piecemeal(&snapshot);
+            drop((snapshot, aside));
             draft.map_err(|error| io::Error::other(error.to_string()))
         });
         written.unwrap_or_else(|| Err(io::Error::other("Python has ended")))

@@ -24,7 +24,7 @@ use tidegauge_capture_agent::{
     recorder::{Group, Recorder, RecorderError, Statistics, Unwritten, Way},
 };
 
-use crate::{device, native::NativeWay, neighbors, ownership, pickling::Snapshot, seen::LastSeen};
+use crate::{collector, device, native::NativeWay, neighbors, ownership, pickling::Snapshot, seen::LastSeen};
 
 /// What a trial does on a device: blocks of several sizes, from several lines, some used on a second stream. Gives
 /// back what is still alive.
@@ -358,9 +358,10 @@ impl Recorder for Torch {
     fn read(&mut self) -> Result<Box<dyn Unwritten>, RecorderError> {
         attached(|py| {
             let home = self.home(py)?;
-            let snapshot = without_collector(py, || home.call_method0(self.backend.calls.snapshot))?;
+            let (snapshot, aside) =
+                collector::without(py, || home.call_method0(self.backend.calls.snapshot))?;
             self.last_seen.read(&snapshot);
-            Ok(Box::new(Snapshot::new(snapshot.unbind())) as Box<dyn Unwritten>)
+            Ok(Box::new(Snapshot::new(snapshot.unbind(), aside)) as Box<dyn Unwritten>)
         })
     }
 
@@ -489,19 +490,6 @@ impl Counters<'_> {
             None => Ok(None),
         }
     }
-}
-
-/// Python's collector would run through all objects again and again while a snapshot makes a million of them, none of
-/// which is garbage. Left out, a snapshot takes half as long.
-fn without_collector<'py, T>(py: Python<'py>, work: impl FnOnce() -> PyResult<T>) -> PyResult<T> {
-    let collector = py.import(intern!(py, "gc"))?;
-    if !collector.call_method0(intern!(py, "isenabled"))?.is_truthy()? {
-        return work();
-    }
-    collector.call_method0(intern!(py, "disable"))?;
-    let done = work();
-    collector.call_method0(intern!(py, "enable"))?;
-    done
 }
 
 fn attached<T>(work: impl FnOnce(Python<'_>) -> PyResult<T>) -> Result<T, RecorderError> {
