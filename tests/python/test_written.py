@@ -70,3 +70,33 @@ def test_it_uses_only_what_the_viewer_of_torch_reads(tmp_path):
     n_events = len(load(written)["device_traces"][0])
     assert n_events > 2 * MOST_ITEMS
     assert sum(name == "APPENDS" for name, _ in opcodes) > n_events // MOST_ITEMS
+
+
+ODD = {
+    "ints": [0, 1, 255, 256, 65535, 65536, 2**31 - 1, 2**31, 2**32, 2**63 - 1, 2**63, 2**64 - 1, 2**64, 2**127, 2**300],
+    "negative": [-1, -128, -129, -32768, -32769, -(2**31), -(2**31) - 1, -(2**63), -(2**63) - 1, -(2**127), -(2**300)],
+    "floats": [0.0, -0.5, 1e300, float("inf")],
+    "texts": ["", "é", "x" * 255, "x" * 256, "x" * 70_000, "\ud800 alone", "a\0b"],
+    "plain": [None, True, False, (), (1,), (1, 2), (1, 2, 3), (1, 2, 3, 4), [], {}, [[]], [{}]],
+    "strange": [b"bytes", {1, 2}, 1j, range(3)],
+    "long": list(range(2500)),
+    "wide": {str(n): n for n in range(2500)},
+    "frames": [{"name": "f", "filename": "a.py", "line": 1}] * 3,
+}
+
+
+def test_whatever_a_snapshot_holds_arrives_as_it_is(train, receiver):
+    train(
+        f"""
+        import torch, tidegauge
+        inf = float("inf")
+        take = torch.cuda.memory._snapshot
+        torch.cuda.memory._snapshot = lambda device=None: {{**take(), "odd": {ODD!r}}}
+        tidegauge.start(steps=[1])
+        torch.cuda.alloc(1 << 20)
+        tidegauge.step()
+        """
+    )
+    [snapshot] = receiver.snapshots
+    assert snapshot.content["odd"] == ODD
+    assert snapshot.protocol == 4
