@@ -80,24 +80,39 @@ impl Icicle {
         Self { nodes: tree.in_order() }
     }
 
-    /// The `n` nodes with most bytes, in the same order. What a node hangs from is never left out before it.
-    pub fn largest(mut self, n: usize) -> Self {
-        if self.nodes.len() <= n {
-            return self;
-        }
-        let mut by_bytes: Vec<usize> = (0..self.nodes.len()).collect();
-        by_bytes.sort_by_key(|at| (std::cmp::Reverse(self.nodes[*at].allocated), *at));
-        by_bytes.truncate(n);
-        by_bytes.sort_unstable();
-        let mut kept_as = vec![None; self.nodes.len()];
-        for (i, at) in by_bytes.iter().enumerate() {
-            kept_as[*at] = Some(i);
-        }
-        self.nodes = by_bytes.iter().map(|at| self.nodes[*at].clone()).collect();
-        for node in &mut self.nodes {
-            node.parent = node.parent.and_then(|at| kept_as[at]);
-        }
-        self
+    /// The `n` nodes with most bytes, in the same order: of all, or of what stands above and below one of them. What a
+    /// node hangs from is never left out before it. Says where that one stands then.
+    pub fn largest(self, n: usize, focus: Option<usize>) -> (Self, Option<usize>) {
+        let mut kept: Vec<usize> = match focus.and_then(|at| Some((at, self.nodes.get(at)?))) {
+            None => (0..self.nodes.len()).collect(),
+            Some((at, node)) => {
+                self.above(at).into_iter().chain(at..self.end_below(at, node.depth)).collect()
+            }
+        };
+        // Of equal bytes, a node stands before what hangs from it.
+        kept.sort_by_key(|at| (std::cmp::Reverse(self.nodes[*at].allocated), *at));
+        kept.truncate(n);
+        kept.sort_unstable();
+        let stands_at = |at: usize| kept.binary_search(&at).ok();
+        let nodes = kept.iter().map(|at| {
+            let node = self.nodes[*at].clone();
+            Node { parent: node.parent.and_then(stands_at), ..node }
+        });
+        (Self { nodes: nodes.collect() }, focus.and_then(stands_at))
+    }
+
+    /// What a node hangs from, outermost first.
+    fn above(&self, at: usize) -> Vec<usize> {
+        let mut above: Vec<usize> =
+            std::iter::successors(self.nodes[at].parent, |at| self.nodes[*at].parent).collect();
+        above.reverse();
+        above
+    }
+
+    /// One past the last node that hangs from a node.
+    fn end_below(&self, at: usize, depth: u32) -> usize {
+        let after = self.nodes[at + 1..].iter().position(|node| node.depth <= depth);
+        after.map_or(self.nodes.len(), |n| at + 1 + n)
     }
 }
 
@@ -256,9 +271,8 @@ mod tests {
             let Icicle { nodes } = Icicle::new(&mut paths, &sums);
             let matcher = Matcher::new(&only, &origins);
             let rows = || in_use(&origins, state).filter(|row| matcher.matches(*row));
-            let ends: Vec<(usize, u64)> = rows()
-                .map(|row| (paths.of(&origins, row).len(), replay.allocations.size[row]))
-                .collect();
+            let ends: Vec<(usize, u64)> =
+                rows().map(|row| (paths.of(&origins, row).len(), replay.allocations.size[row])).collect();
             let deepest = nodes.iter().map(|node| node.depth as usize + 1).max().unwrap_or(0);
             for depth in 0..deepest {
                 let here = nodes.iter().filter(|node| node.depth as usize == depth);
@@ -301,8 +315,12 @@ mod tests {
         let (snapshot, replay) = opened(TRAINING);
         let origins = Origins { snapshot: &snapshot, device: &snapshot.devices[0], replay: &replay };
         let sum = |key, allocated| Sum { key, allocated, requested: allocated, n_blocks: 1, first: 0 };
-        let sums =
-            [sum(Key::OlderThanTrace, 4), sum(Key::NoStack, 3), sum(Key::NoFrames, 2), sum(Key::Stack(StackId(1)), 1)];
+        let sums = [
+            sum(Key::OlderThanTrace, 4),
+            sum(Key::NoStack, 3),
+            sum(Key::NoFrames, 2),
+            sum(Key::Stack(StackId(1)), 1),
+        ];
         let Icicle { nodes } = Icicle::new(&mut Paths::new(&snapshot, Shape::default()), &sums);
         let tops: Vec<(Step, u64)> =
             nodes.iter().filter(|node| node.depth == 0).map(|node| (node.step, node.before)).collect();
@@ -318,12 +336,31 @@ mod tests {
         let sums = sums(&origins, replay.peak_state, By::Stack, &Filter::default());
         let whole = Icicle::new(&mut Paths::new(&snapshot, Shape::default()), &sums);
         for n in [0, 1, 7, 50, whole.nodes.len(), usize::MAX] {
-            let kept = whole.clone().largest(n);
+            let (kept, _) = whole.clone().largest(n, None);
             assert_eq!(kept.nodes.len(), n.min(whole.nodes.len()));
             for (at, node) in kept.nodes.iter().enumerate() {
                 assert_eq!(node.parent.is_none(), node.depth == 0, "node {at} of {n}");
                 assert!(node.parent.is_none_or(|parent| kept.nodes[parent].depth + 1 == node.depth));
             }
+        }
+    }
+
+    #[test]
+    fn around_a_node_stands_what_it_hangs_from_and_what_hangs_from_it() {
+        let (snapshot, replay) = opened(TRAINING);
+        let origins = Origins { snapshot: &snapshot, device: &snapshot.devices[0], replay: &replay };
+        let sums = sums(&origins, replay.peak_state, By::Stack, &Filter::default());
+        let whole = Icicle::new(&mut Paths::new(&snapshot, Shape::default()), &sums);
+        for at in (0..whole.nodes.len()).step_by(5) {
+            let node = &whole.nodes[at];
+            let (around, found) = whole.clone().largest(usize::MAX, Some(at));
+            let found = found.unwrap();
+            assert_eq!(around.nodes[found].before, node.before);
+            assert_eq!(found as u32, node.depth);
+            let end = node.before + node.allocated;
+            let overlaps = |other: &Node| other.before < end && node.before < other.before + other.allocated;
+            let is_around = |other: &&Node| overlaps(other);
+            assert_eq!(around.nodes.len(), whole.nodes.iter().filter(is_around).count());
         }
     }
 

@@ -11,6 +11,8 @@ use tidegauge_api::picture::{AllocationAnswer, LevelsAnswer, OpenedDevice};
 use wasm_bindgen::JsCast as _;
 use wasm_bindgen_futures::spawn_local;
 
+use super::holders::{FilterBox, Holders, Holding};
+use super::icicle::CallsIcicle;
 use super::size::Size;
 use super::stack::{whole_stack, why_no_stack};
 use crate::app::App;
@@ -41,6 +43,7 @@ pub(crate) fn DevicePane(
     let stage = Stage::new(open.get_value(), device.clone(), top);
     follow_address(stage);
     listen_for_keys(stage, on_escape);
+    let holding = Holding::new(stage);
     Effect::new(move || {
         if stage.trouble.get() == Some(Trouble::Died) {
             on_death.run(());
@@ -55,13 +58,16 @@ pub(crate) fn DevicePane(
     view! {
         {facts_line(&facts, &device)}
         {refusal}
+        <FilterBox holding/>
         <div class="panes">
             <section class="pane-main" aria-label="Timeline">
                 <Canvas stage/>
                 <Legend stage/>
+                <CallsIcicle holding/>
             </section>
             <aside class="pane-side">
                 <Cursor stage time_us/>
+                <Holders holding/>
                 <Pinned stage/>
                 {levels_table(&facts)}
                 <Findings inspection/>
@@ -110,14 +116,14 @@ fn follow_address(stage: Stage) {
     let shown = move || {
         let viewport = stage.viewport.get();
         let window = (!viewport.is_whole()).then(|| viewport.states());
-        View { device: None, window, allocation: stage.pinned.get() }
+        View { device: None, window, allocation: stage.pinned.get(), only: stage.typed.get() }
     };
 
     // From the address: at first, and whenever "back" or a link changes it.
     Effect::new(move || {
         let view = app.route.get().view();
         if view.device.is_some_and(|other| other != device)
-            || (View { device: None, ..view }) == untrack(shown)
+            || (View { device: None, ..view.clone() }) == untrack(shown)
         {
             return;
         }
@@ -126,6 +132,7 @@ fn follow_address(stage: Stage) {
             *viewport = viewport.window(f64::from(from), f64::from(to));
         });
         stage.pinned.set(view.allocation);
+        stage.typed.set(view.only);
     });
 
     // To the address, once things rest.
@@ -139,9 +146,10 @@ fn follow_address(stage: Stage) {
         let view = shown();
         if before.is_some_and(|before| before != view) {
             cancel();
+            let view = view.clone();
             let write = move || {
                 let device = app.route.get_untracked().view().device;
-                app.set_view(View { device, ..view });
+                app.set_view(View { device, ..view.clone() });
             };
             delay.set_value(set_timeout_with_handle(write, ADDRESS_DELAY).ok());
         }
@@ -163,9 +171,7 @@ fn listen_for_keys(stage: Stage, on_escape: UnsyncCallback<()>) {
         }
         let key = event.key();
         if key == "Escape" {
-            if stage.pinned.get_untracked().is_some() {
-                stage.pinned.set(None);
-            } else {
+            if !stage.close_one() {
                 on_escape.run(());
             }
         } else if stage.press(&key, event.shift_key()) {
@@ -175,7 +181,7 @@ fn listen_for_keys(stage: Stage, on_escape: UnsyncCallback<()>) {
     on_cleanup(move || listener.remove());
 }
 
-fn takes_keys(event: &web_sys::KeyboardEvent) -> bool {
+pub(crate) fn takes_keys(event: &web_sys::KeyboardEvent) -> bool {
     let target = event.target().and_then(|target| target.dyn_into::<web_sys::Element>().ok());
     target.is_some_and(|target| matches!(target.tag_name().as_str(), "INPUT" | "SELECT" | "TEXTAREA"))
 }
@@ -210,7 +216,7 @@ fn Legend(stage: Stage) -> impl IntoView {
             <ul data-testid="curves" aria-label="Curves, with their levels at the cursor">{entries}</ul>
             <p class="keys dim">
                 <kbd>"W"</kbd> <kbd>"S"</kbd> " zoom · " <kbd>"A"</kbd> <kbd>"D"</kbd> " pan · "
-                <kbd>"←"</kbd> <kbd>"→"</kbd> " one event · " <kbd>"P"</kbd> " peak · " <kbd>"0"</kbd> " all · " <kbd>"Esc"</kbd> " back"
+                <kbd>"←"</kbd> <kbd>"→"</kbd> " one event · " <kbd>"P"</kbd> " peak · " <kbd>"/"</kbd> " filter · " <kbd>"0"</kbd> " all · " <kbd>"Esc"</kbd> " back"
             </p>
         </div>
     }
