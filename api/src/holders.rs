@@ -79,6 +79,10 @@ pub enum Holder {
 pub struct HoldersAnswer {
     /// The state.
     pub state: u32,
+    /// What the groups have in common.
+    pub by: String,
+    /// How the icicle is put together.
+    pub shape: IcicleShape,
     /// The allocated level there, bytes.
     pub level: u64,
     /// What the filter means of it: the groups and the others together.
@@ -204,10 +208,17 @@ pub fn holders(
         }
         _ => None,
     };
+    let depth_of_focus = focus.map(|at| icicle.nodes[at].depth as usize);
+    let icicle = match focus {
+        Some(at) => icicle.around(at),
+        None => icicle,
+    };
     let n_nodes = icicle.nodes.len();
-    let (nodes, focus) = icicle.largest(MAX_NODES, focus);
+    let icicle = icicle.largest(MAX_NODES);
     let answer = HoldersAnswer {
         state,
+        by: question.by.clone(),
+        shape: question.shape,
         level: origins.replay.curves.at(state as usize).allocated,
         meant: groups.iter().map(total).fold(Total::default(), Total::and),
         groups: shown
@@ -219,12 +230,12 @@ pub fn holders(
             .collect(),
         n_others: others.len() as u64,
         others: others.iter().map(total).fold(Total::default(), Total::and),
-        n_nodes_left_out: (n_nodes - nodes.nodes.len()) as u64,
-        nodes: nodes
+        n_nodes_left_out: (n_nodes - icicle.nodes.len()) as u64,
+        nodes: icicle
             .nodes
             .iter()
             .enumerate()
-            .map(|(at, node)| HoldingCall { is_chosen: focus == Some(at), ..call(snapshot, node) })
+            .map(|(at, node)| HoldingCall { is_chosen: depth_of_focus == Some(at), ..call(snapshot, node) })
             .collect(),
         chosen: None,
     };

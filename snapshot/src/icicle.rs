@@ -80,25 +80,32 @@ impl Icicle {
         Self { nodes: tree.in_order() }
     }
 
-    /// The `n` nodes with most bytes, in the same order: of all, or of what stands above and below one of them. What a
-    /// node hangs from is never left out before it. Says where that one stands then.
-    pub fn largest(self, n: usize, focus: Option<usize>) -> (Self, Option<usize>) {
-        let mut kept: Vec<usize> = match focus.and_then(|at| Some((at, self.nodes.get(at)?))) {
-            None => (0..self.nodes.len()).collect(),
-            Some((at, node)) => {
-                self.above(at).into_iter().chain(at..self.end_below(at, node.depth)).collect()
-            }
-        };
+    /// One node with what it hangs from and what hangs from it. It stands then as far down the list as in the picture.
+    pub fn around(self, at: usize) -> Self {
+        let Some(node) = self.nodes.get(at) else { return self };
+        let end = self.end_below(at, node.depth);
+        let kept: Vec<usize> = self.above(at).into_iter().chain(at..end).collect();
+        self.only(&kept)
+    }
+
+    /// The `n` nodes with most bytes, in the same order. What a node hangs from is never left out before it.
+    pub fn largest(self, n: usize) -> Self {
+        let mut kept: Vec<usize> = (0..self.nodes.len()).collect();
         // Of equal bytes, a node stands before what hangs from it.
         kept.sort_by_key(|at| (std::cmp::Reverse(self.nodes[*at].allocated), *at));
         kept.truncate(n);
         kept.sort_unstable();
+        self.only(&kept)
+    }
+
+    /// The nodes at these places, which are in order.
+    fn only(&self, kept: &[usize]) -> Self {
         let stands_at = |at: usize| kept.binary_search(&at).ok();
         let nodes = kept.iter().map(|at| {
             let node = self.nodes[*at].clone();
             Node { parent: node.parent.and_then(stands_at), ..node }
         });
-        (Self { nodes: nodes.collect() }, focus.and_then(stands_at))
+        Self { nodes: nodes.collect() }
     }
 
     /// What a node hangs from, outermost first.
@@ -336,7 +343,7 @@ mod tests {
         let sums = sums(&origins, replay.peak_state, By::Stack, &Filter::default());
         let whole = Icicle::new(&mut Paths::new(&snapshot, Shape::default()), &sums);
         for n in [0, 1, 7, 50, whole.nodes.len(), usize::MAX] {
-            let (kept, _) = whole.clone().largest(n, None);
+            let kept = whole.clone().largest(n);
             assert_eq!(kept.nodes.len(), n.min(whole.nodes.len()));
             for (at, node) in kept.nodes.iter().enumerate() {
                 assert_eq!(node.parent.is_none(), node.depth == 0, "node {at} of {n}");
@@ -353,10 +360,10 @@ mod tests {
         let whole = Icicle::new(&mut Paths::new(&snapshot, Shape::default()), &sums);
         for at in (0..whole.nodes.len()).step_by(5) {
             let node = &whole.nodes[at];
-            let (around, found) = whole.clone().largest(usize::MAX, Some(at));
-            let found = found.unwrap();
+            let around = whole.clone().around(at);
+            let found = node.depth as usize;
             assert_eq!(around.nodes[found].before, node.before);
-            assert_eq!(found as u32, node.depth);
+            assert_eq!(around.nodes[found].allocated, node.allocated);
             let end = node.before + node.allocated;
             let overlaps = |other: &Node| other.before < end && node.before < other.before + other.allocated;
             let is_around = |other: &&Node| overlaps(other);

@@ -1,10 +1,11 @@
 //! Who holds the memory, as the page tells it: words for groups, where the bars of an icicle lie, where keys lead.
 
 use tidegauge_api::holders::{HeldAllocation, HoldersAnswer, HoldingCall, HoldingGroup};
+use tidegauge_api::picture::FrameAnswer;
 use tidegauge_snapshot::filter::Filter;
 
 use crate::format::{bytes, count, counted, percent};
-use crate::story::short_frame_location;
+use crate::story::frame_location;
 
 /// A bar narrower than this part of the icicle is not drawn, percent: about two pixels.
 const MIN_WIDTH: f64 = 0.2;
@@ -33,13 +34,19 @@ pub fn group_name(group: &HoldingGroup) -> String {
     group.site.as_ref().map_or_else(|| group.label.clone(), |site| site.name.clone())
 }
 
-/// What stands below it: "model/attention.py:88 › optim/adam.py:177 _init_group"; empty without frames.
+/// What stands below it: "attention.py:88 › adam.py:177 _init_group"; empty without frames.
 pub fn group_place(group: &HoldingGroup) -> String {
-    let place = group.site.as_ref().map(short_frame_location).unwrap_or_default();
+    let place = group.site.as_ref().map(file_and_line).unwrap_or_default();
     match &group.inside {
-        Some(inside) => format!("{place} › {} {}", short_frame_location(inside), inside.name),
+        Some(inside) => format!("{place} › {} {}", file_and_line(inside), inside.name),
         None => place,
     }
+}
+
+/// Where a frame is, without the folders: "attention.py:88".
+fn file_and_line(frame: &FrameAnswer) -> String {
+    let location = frame_location(frame);
+    location.rsplit(['/', '\\']).next().unwrap_or_default().to_owned()
 }
 
 /// A group in one sentence, for those who hear it.
@@ -68,7 +75,7 @@ pub fn held_sentence(held: &HeldAllocation) -> String {
 
 /// A call in one sentence, for those who hear it and for its title.
 pub fn call_sentence(call: &HoldingCall, level: u64) -> String {
-    let place = crate::story::frame_location(&call.frame);
+    let place = frame_location(&call.frame);
     let place = if place.is_empty() { place } else { format!(" {place}") };
     let blocks = counted(call.blocks, "block", "blocks");
     format!(
@@ -147,7 +154,6 @@ pub fn below(nodes: &[HoldingCall], at: usize) -> (Vec<usize>, u64) {
 #[cfg(test)]
 mod tests {
     use tidegauge_api::breakdown::Total;
-    use tidegauge_api::picture::FrameAnswer;
 
     use super::*;
 
@@ -230,7 +236,7 @@ mod tests {
             ..HoldingGroup::default()
         };
         assert_eq!(group_name(&group), "forward");
-        assert_eq!(group_place(&group), "me/src/model.py:88 › torch/nn/functional.py:88 gelu");
+        assert_eq!(group_place(&group), "model.py:88 › functional.py:88 gelu");
         let told = group_sentence(&group, 4 << 30);
         assert_eq!(told, "model.py:88 forward › torch.nn.functional:9 gelu: 1.00 GiB, 25 %, 2 blocks");
         let plain = HoldingGroup { label: "default stream".to_owned(), ..HoldingGroup::default() };

@@ -13,7 +13,7 @@ use tidegauge_snapshot::sums::By;
 use wasm_bindgen::JsCast as _;
 use web_sys::HtmlElement;
 
-use crate::format::{bytes, count, counted, exact_bytes, percent};
+use crate::format::{bytes, counted, exact_bytes, percent};
 use crate::holders::{
     filter_problem, filter_result, group_name, group_place, group_sentence, held_sentence, others_sentence,
 };
@@ -224,7 +224,7 @@ fn groups(holding: Holding, answer: &HoldersAnswer) -> impl IntoView + use<> {
         .groups
         .iter()
         .enumerate()
-        .map(|(i, group)| group_row(holding, group, (i, at), answer.level, most))
+        .map(|(i, group)| group_row(holding, group, (i, at), answer, most))
         .collect();
     let on_key = move |event: ev::KeyboardEvent| {
         let here = at.get_untracked();
@@ -289,14 +289,14 @@ fn group_row(
     holding: Holding,
     group: &HoldingGroup,
     (i, at): (usize, RwSignal<usize>),
-    level: u64,
+    answer: &HoldersAnswer,
     most: u64,
 ) -> impl IntoView + use<> {
     let (like, is_chosen) = (group.like, group.is_chosen);
-    let by = holding.by.get_untracked();
+    let (by, level) = (answer.by.clone(), answer.level);
     let on_click = move |_| {
         at.set(i);
-        holding.choose(Holder::Group { by: by.to_owned(), like }, is_chosen);
+        holding.choose(Holder::Group { by: by.clone(), like }, is_chosen);
     };
     let share = group.total.allocated as f64 / most.max(1) as f64 * 100.0;
     let color = group.color.map(|[r, g, b]| format!(";background:rgb({r},{g},{b})")).unwrap_or_default();
@@ -318,7 +318,7 @@ fn group_row(
                 <span class="holder-name">{group_name(group)}</span>
                 <span class="number">{bytes(group.total.allocated)}</span>
                 <span class="holder-place dim">{place}</span>
-                <span class="number dim">{percent(group.total.allocated, level)} " · " {count(group.total.blocks)}</span>
+                <span class="number dim">{percent(group.total.allocated, level)} " · " {counted(group.total.blocks, "block", "blocks")}</span>
                 <span class="holder-bar"><i style=format!("width:{share:.2}%{color}")></i></span>
             </button>
         </li>

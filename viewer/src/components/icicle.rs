@@ -6,6 +6,7 @@ use std::sync::Arc;
 use leptos::ev;
 use leptos::prelude::*;
 use tidegauge_api::holders::{Holder, HoldersAnswer, HoldingCall, IcicleShape};
+use wasm_bindgen::JsCast as _;
 
 use super::holders::Holding;
 use crate::format::{bytes, counted, exact_bytes, percent};
@@ -59,7 +60,7 @@ fn icicle(
         let answer = Arc::clone(&answer);
         Memo::new(move |_| place_of(&answer.nodes, walked.get()))
     };
-    let shape = holding.shape.get_untracked();
+    let shape = answer.shape;
     let choose = move |call: &HoldingCall| {
         walked.set(Some((call.like, call.depth)));
         holding.choose(Holder::Calls { shape, like: call.like, depth: call.depth }, call.is_chosen);
@@ -82,8 +83,8 @@ fn icicle(
                 Some(way) => {
                     let next = moved(&answer.nodes, &drawn, here, way);
                     walked.set(answer.nodes.get(next).map(|call| (call.like, call.depth)));
-                    if let Some(element) = document().get_element_by_id(&bar_id(next)) {
-                        element.scroll_into_view_with_bool(false);
+                    if let Some(depth) = answer.nodes.get(next).map(|call| call.depth) {
+                        show_row(&event, depth);
                     }
                 }
                 None => drop(answer.nodes.get(here).map(choose)),
@@ -113,6 +114,15 @@ fn icicle(
         {left_out}
         {table}
     }
+}
+
+/// Scrolls the icicle, and nothing else, as little as it takes to show a row.
+fn show_row(event: &ev::KeyboardEvent, depth: u32) {
+    let tree = event.current_target().and_then(|tree| tree.dyn_into::<web_sys::Element>().ok());
+    let Some(tree) = tree else { return };
+    let top = i32::try_from(depth.saturating_mul(ROW_CSS)).unwrap_or(i32::MAX);
+    let lowest = top.saturating_add(ROW_CSS as i32).saturating_sub(tree.client_height());
+    tree.set_scroll_top(tree.scroll_top().clamp(lowest.min(top), top));
 }
 
 /// The node walked to; where it is gone, the chosen one, else the first.

@@ -227,7 +227,8 @@ fn Devices(
     };
     let choose = move |event: leptos::ev::Event| {
         if let Ok(device) = event_target_value(&event).parse() {
-            let view = View { device: Some(device), ..View::default() };
+            let only = app.route.get_untracked().view().only;
+            let view = View { device: Some(device), only, ..View::default() };
             app.go(app.route.get_untracked().with_view(view));
         }
     };
