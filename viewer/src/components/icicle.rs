@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use leptos::attr::custom::custom_attribute;
 use leptos::ev;
 use leptos::prelude::*;
 use tidegauge_api::holders::{Holder, HoldersAnswer, HoldingCall, IcicleShape};
@@ -156,7 +157,7 @@ fn bar_view<F: Fn(&HoldingCall) + Copy + 'static>(
             class="call"
             class:own=call.is_own
             class:walked=move || at.get() == bar.node
-            attr:aria-level=(bar.depth + 1).to_string()
+            {..custom_attribute("aria-level", (bar.depth + 1).to_string())}
             aria-selected=call.is_chosen.to_string()
             aria-label=label
             title=sentence
