@@ -200,21 +200,7 @@ pub fn holders(
     let (shown, others) = groups.split_at(MAX_GROUPS.min(groups.len()));
     let is_by_group = matches!(&question.chosen, Some(Holder::Group { by, .. }) if *by == question.by);
 
-    let shape = question.shape.into();
-    let icicle = Icicle::new(&mut Paths::new(snapshot, shape), &by_stack);
-    let focus = match question.chosen {
-        Some(Holder::Calls { shape, depth, .. }) if shape == question.shape => {
-            icicle.nodes.iter().position(|node| node.depth == depth && is_chosen(node.first))
-        }
-        _ => None,
-    };
-    let depth_of_focus = focus.map(|at| icicle.nodes[at].depth as usize);
-    let icicle = match focus {
-        Some(at) => icicle.around(at),
-        None => icicle,
-    };
-    let n_nodes = icicle.nodes.len();
-    let icicle = icicle.largest(MAX_NODES);
+    let (nodes, n_nodes_left_out) = calls(snapshot, question, &by_stack, &mut is_chosen);
     let answer = HoldersAnswer {
         state,
         by: question.by.clone(),
@@ -230,13 +216,8 @@ pub fn holders(
             .collect(),
         n_others: others.len() as u64,
         others: others.iter().map(total).fold(Total::default(), Total::and),
-        n_nodes_left_out: (n_nodes - icicle.nodes.len()) as u64,
-        nodes: icicle
-            .nodes
-            .iter()
-            .enumerate()
-            .map(|(at, node)| HoldingCall { is_chosen: depth_of_focus == Some(at), ..call(snapshot, node) })
-            .collect(),
+        nodes,
+        n_nodes_left_out,
         chosen: None,
     };
     let matcher = Matcher::new(&only, origins);
@@ -247,7 +228,36 @@ pub fn holders(
     Ok(HoldersAnswer { chosen: closely, ..answer })
 }
 
-/// One bit for each allocation of the device, lowest first, and how many of them are set.
+/// The largest nodes of the icicle, of all or around the chosen one, and how many are left out of them.
+fn calls(
+    snapshot: &Snapshot,
+    question: &HoldersQuestion,
+    by_stack: &[Sum],
+    is_chosen: &mut impl FnMut(usize) -> bool,
+) -> (Vec<HoldingCall>, u64) {
+    let mut icicle = Icicle::new(&mut Paths::new(snapshot, question.shape.into()), by_stack);
+    let chosen_depth = match question.chosen {
+        Some(Holder::Calls { shape, depth, .. }) if shape == question.shape => Some(depth),
+        _ => None,
+    };
+    let mut focus = None;
+    if let Some(depth) = chosen_depth
+        && let Some(at) = icicle.nodes.iter().position(|node| node.depth == depth && is_chosen(node.first))
+    {
+        icicle = icicle.around(at);
+        focus = Some(depth as usize);
+    }
+    let n_nodes = icicle.nodes.len();
+    let Icicle { nodes } = icicle.largest(MAX_NODES);
+    let n_left_out = (n_nodes - nodes.len()) as u64;
+    let nodes = nodes
+        .iter()
+        .enumerate()
+        .map(|(at, node)| HoldingCall { is_chosen: focus == Some(at), ..call(snapshot, node) });
+    (nodes.collect(), n_left_out)
+}
+
+/// One bit for each allocation of the device, lowest first.
 ///
 /// # Errors
 /// A sentence when the filter is none, or the question names what is not there.

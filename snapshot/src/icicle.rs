@@ -319,8 +319,7 @@ mod tests {
 
     #[test]
     fn what_is_older_than_the_trace_and_what_has_no_stack_are_nodes_of_their_own() {
-        let (snapshot, replay) = opened(TRAINING);
-        let origins = Origins { snapshot: &snapshot, device: &snapshot.devices[0], replay: &replay };
+        let (snapshot, _) = opened(TRAINING);
         let sum = |key, allocated| Sum { key, allocated, requested: allocated, n_blocks: 1, first: 0 };
         let sums = [
             sum(Key::OlderThanTrace, 4),
@@ -332,8 +331,7 @@ mod tests {
         let tops: Vec<(Step, u64)> =
             nodes.iter().filter(|node| node.depth == 0).map(|node| (node.step, node.before)).collect();
         assert_eq!(tops[..3], [(Step::OlderThanTrace, 0), (Step::NoStack, 4), (Step::NoFrames, 7)]);
-        assert_eq!(tops[3].1, 9);
-        assert_eq!(origins.is_older(0), replay.n_preexisting > 0);
+        assert!(matches!(tops[3..], [(Step::Frame(_), 9)]));
     }
 
     #[test]

@@ -134,5 +134,4 @@ async fn the_icicle_is_walked_by_keys() {
     browser.find("icicle-inside-out").await.click().await.unwrap();
     browser.find_css("[data-testid='icicle-inside-out'][aria-pressed='true']").await;
     assert!(browser.driver().find_all(By::Css(".call")).await.unwrap().len() > 3);
-    browser.screenshot("icicle").await;
 }

@@ -26,7 +26,7 @@ use crate::worker::{Open, Trouble};
 /// How long the address bar waits for a pan to rest: browsers refuse too many changes of it.
 const ADDRESS_DELAY: Duration = Duration::from_millis(200);
 
-/// A device with events: its timeline. `on_death` is told when the worker has ended, `on_escape` when Esc has
+/// One device: its timeline, where it has events, and who holds its memory. `on_death` is told when the worker has ended, `on_escape` when Esc has
 /// nothing left to close here.
 #[component]
 pub(crate) fn DevicePane(
@@ -38,7 +38,7 @@ pub(crate) fn DevicePane(
 ) -> impl IntoView {
     let facts =
         inspection.devices.iter().find(|facts| facts.device == device.device).cloned().unwrap_or_default();
-    let time_us = device.time_us;
+    let (time_us, has_events) = (device.time_us, device.n_events > 0);
     let top = top_bytes(device.peak_active, facts.reserved.peak);
     let stage = Stage::new(open.get_value(), device.clone(), top);
     follow_address(stage);
@@ -55,36 +55,23 @@ pub(crate) fn DevicePane(
         }
         _ => None,
     };
+    let without_events = (!has_events)
+        .then(|| view! { <p class="empty" data-testid="no-events">{story::without_events(&facts)}</p> });
     view! {
-        {facts_line(&facts, &device)}
+        {has_events.then(|| facts_line(&facts, &device))}
         {refusal}
         <FilterBox holding/>
         <div class="panes">
-            <section class="pane-main" aria-label="Timeline">
-                <Canvas stage/>
-                <Legend stage/>
+            <section class="pane-main" aria-label=if has_events { "Timeline" } else { "Memory" }>
+                {has_events.then(|| view! { <Canvas stage/> <Legend stage/> })}
+                {without_events}
                 <CallsIcicle holding/>
             </section>
             <aside class="pane-side">
-                <Cursor stage time_us/>
+                {has_events.then(|| view! { <Cursor stage time_us/> })}
                 <Holders holding/>
                 <Pinned stage/>
                 {levels_table(&facts)}
-                <Findings inspection/>
-            </aside>
-        </div>
-    }
-}
-
-/// A device without events: what its segments tell.
-pub(crate) fn without_events(facts: &DeviceInspection, inspection: Inspection) -> impl IntoView + use<> {
-    view! {
-        <div class="panes">
-            <section class="pane-main">
-                <p class="empty" data-testid="no-events">{story::without_events(facts)}</p>
-            </section>
-            <aside class="pane-side">
-                {levels_table(facts)}
                 <Findings inspection/>
             </aside>
         </div>
@@ -288,7 +275,10 @@ fn Pinned(stage: Stage) -> impl IntoView {
         Some(Err(sentence)) => view! { <p>{sentence}</p> }.into_any(),
         Some(Ok(told)) => allocation(stage, &told).into_any(),
     };
-    let hint = || view! { <section><h2>"Selected allocation"</h2><p class="dim">"Click a band to keep it here, with its whole stack"</p></section> };
+    let has_events = stage.device.with_value(|device| device.n_events > 0);
+    let hint = move || {
+        has_events.then(|| view! { <section><h2>"Selected allocation"</h2><p class="dim">"Click a band to keep it here, with its whole stack"</p></section> })
+    };
     view! {
         <Show when=move || stage.pinned.get().is_some() fallback=hint>
             <section data-testid="pinned">
@@ -323,7 +313,7 @@ fn allocation(stage: Stage, told: &AllocationAnswer) -> impl IntoView + use<> {
         <p class="dim">{story::allocation_span(told)}</p>
         <p class="dim"><code>{told.address.clone()}</code> {stream.map(|stream| format!(" · {stream}"))}</p>
         {notes}
-        <p><button type="button" on:click=show_life>"Show its life"</button></p>
+        {(n_events > 0).then(|| view! { <p><button type="button" on:click=show_life>"Show its life"</button></p> })}
         {whole_stack(&told.stack)}
         {why_no_stack(told)}
     }
