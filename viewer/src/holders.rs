@@ -24,7 +24,7 @@ pub fn filter_result(answer: &HoldersAnswer, n_in_trace: Option<u64>) -> String 
         counted(answer.meant.blocks, "block", "blocks")
     );
     match n_in_trace {
-        Some(n) => format!("{here}; {} in the trace", counted(n, "allocation", "allocations")),
+        Some(n) => format!("{here}; {} in all", counted(n, "allocation", "allocations")),
         None => here,
     }
 }
@@ -257,6 +257,6 @@ mod tests {
             ..HoldersAnswer::default()
         };
         let told = filter_result(&answer, Some(1_204));
-        assert_eq!(told, "1.00 GiB of 4.00 GiB at the cursor, in 1 block; 1,204 allocations in the trace");
+        assert_eq!(told, "1.00 GiB of 4.00 GiB at the cursor, in 1 block; 1,204 allocations in all");
     }
 }

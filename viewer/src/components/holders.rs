@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use leptos::ev;
 use leptos::html;
@@ -20,6 +21,10 @@ use crate::holders::{
 use crate::timeline::{Latest, Marked, Stage};
 use crate::worker::Trouble;
 
+/// How long the cursor rests before it is asked who holds the memory there: keys that repeat come every 30 ms or so, and
+/// hundreds of bars are no use to who is passing by.
+const REST: Duration = Duration::from_millis(60);
+
 /// What is asked of the holders besides what the stage says, and the answer.
 #[derive(Clone, Copy)]
 pub(crate) struct Holding {
@@ -33,7 +38,7 @@ pub(crate) struct Holding {
 }
 
 impl Holding {
-    /// Asks whenever the cursor, the filter or the choice changes.
+    /// Asks whenever the cursor, the filter or the choice has changed and rests.
     pub(crate) fn new(stage: Stage) -> Self {
         let shape = IcicleShape { folds_native: true, ..IcicleShape::default() };
         let holding = Self {
@@ -49,8 +54,14 @@ impl Holding {
 
     fn ask(self) {
         let latest = StoredValue::new_local(Latest::new());
+        let delay = StoredValue::new(None::<TimeoutHandle>);
+        let cancel = move || {
+            if let Some(Some(handle)) = delay.try_update_value(Option::take) {
+                handle.clear();
+            }
+        };
         let stage = self.stage;
-        Effect::new(move || {
+        Effect::new(move |before: Option<()>| {
             let question = HoldersQuestion {
                 device: stage.device.with_value(|device| device.device),
                 state: stage.cursor.get(),
@@ -59,17 +70,25 @@ impl Holding {
                 shape: self.shape.get(),
                 chosen: stage.chosen.get(),
             };
-            let open = stage.open();
-            latest.get_value().want(question, move |question| {
-                let open = Rc::clone(&open);
-                async move {
-                    match open.holders(question).await {
-                        Ok(answer) => drop(self.answer.try_set(Some(Arc::new(answer)))),
-                        Err(trouble) => stage.tell(trouble),
+            let ask = move || {
+                let (Some(latest), Some(open)) = (latest.try_get_value(), stage.try_open()) else { return };
+                latest.want(question.clone(), move |question| {
+                    let open = Rc::clone(&open);
+                    async move {
+                        match open.holders(question).await {
+                            Ok(answer) => drop(self.answer.try_set(Some(Arc::new(answer)))),
+                            Err(trouble) => stage.tell(trouble),
+                        }
                     }
-                }
-            });
+                });
+            };
+            cancel();
+            match before {
+                None => ask(),
+                Some(()) => delay.set_value(set_timeout_with_handle(ask, REST).ok()),
+            }
         });
+        on_cleanup(cancel);
     }
 
     /// Keeps the marks on the picture those of the filter and the choice.
@@ -352,7 +371,7 @@ fn closely(holding: Holding, told: &Closely) -> impl IntoView + use<> {
         stage
             .marked
             .get()
-            .map(|marked| format!("; {} in the trace", counted(marked.n, "allocation", "allocations")))
+            .map(|marked| format!("; {} in all", counted(marked.n, "allocation", "allocations")))
     };
     view! {
         <section data-testid="closely">

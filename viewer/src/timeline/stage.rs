@@ -199,6 +199,11 @@ impl Stage {
         self.asks.with_value(|asks| Rc::clone(&asks.open))
     }
 
+    /// The same, unless the stage is gone.
+    pub(crate) fn try_open(self) -> Option<Rc<Open>> {
+        self.asks.try_with_value(|asks| Rc::clone(&asks.open))
+    }
+
     /// Closes what was opened last: the pinned allocation, the chosen holder, the filter. False when nothing is.
     pub(crate) fn close_one(self) -> bool {
         if self.pinned.get_untracked().is_some() {
