@@ -1,6 +1,7 @@
 // The page's worker: loads the engine and answers the page's messages, one after the other.
-// What travels: {id, kind, question, file?} in, {id, ok, answer, pixels?, ids?} or {id, ok: false, problem} out,
-// {id, progress: {doing, done, total}} in between. The questions' types are in api/src/picture.rs.
+// What travels: {id, kind, question, file?} in, {id, ok, answer, pixels?, ids?, bits?} or {id, ok: false, problem} out,
+// {id, progress: {doing, done, total}} in between. The questions' types are in api/src/picture.rs
+// and api/src/holders.rs.
 import init, { Engine } from "/engine.js";
 
 // Enough for the directory of a pack of ten million events.
@@ -8,21 +9,29 @@ const BEGINNING_BYTES = 64 * 1024;
 
 const ready = init({ module_or_path: "/engine_bg.wasm" });
 let engine = null;
-// Settles when the stacks of the open pack are there; questions about stacks wait for it.
+// Settles when the stacks of the open pack are there; questions about stacks wait for it, and pictures don't wait for them.
 let stacks = Promise.resolve();
+const ABOUT_STACKS = new Set(["allocation", "holders", "marked"]);
 let queue = Promise.resolve();
 
 self.onmessage = ({ data }) => {
-  queue = queue.then(() => answer(data));
+  const enqueue = () => {
+    queue = queue.then(() => answer(data));
+  };
+  if (!ABOUT_STACKS.has(data.kind)) return enqueue();
+  // In its turn, because only then the snapshot it asks about is open.
+  queue = queue.then(() => {
+    stacks.then(enqueue, enqueue);
+  });
 };
 
 async function answer({ id, kind, question, file }) {
   try {
     await ready;
     engine ??= new Engine();
-    const { answer, pixels, ids } = await handle(id, kind, question, file);
-    const transfer = pixels ? [pixels.buffer, ids.buffer] : [];
-    self.postMessage({ id, ok: true, answer, pixels, ids }, transfer);
+    const { answer, ...arrays } = await handle(id, kind, question, file);
+    const transfer = Object.values(arrays).map((array) => array.buffer);
+    self.postMessage({ id, ok: true, answer, ...arrays }, transfer);
   } catch (error) {
     if (error instanceof WebAssembly.RuntimeError) {
       // A trap leaves the engine's memory in an unknown state. Thrown outside of any promise it reaches the page,
@@ -55,6 +64,12 @@ async function handle(id, kind, question, file) {
     case "allocation":
       await stacks;
       return { answer: engine.allocation(question) };
+    case "holders":
+      await stacks;
+      return { answer: engine.holders(question) };
+    case "marked":
+      await stacks;
+      return { answer: "null", bits: engine.marked(question) };
     default:
       throw `the worker does not know the question "${kind}"`;
   }

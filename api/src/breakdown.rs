@@ -62,7 +62,8 @@ impl Breakdown {
 }
 
 impl Total {
-    fn and(self, more: Self) -> Self {
+    /// Both together.
+    pub fn and(self, more: Self) -> Self {
         Self {
             allocated: self.allocated.saturating_add(more.allocated),
             requested: self.requested.saturating_add(more.requested),
@@ -124,11 +125,11 @@ fn group(snapshot: &Snapshot, sum: &Sum) -> Group {
     Group { label: label(snapshot, &sum.key), total: total(sum), stack }
 }
 
-fn total(sum: &Sum) -> Total {
+pub(crate) fn total(sum: &Sum) -> Total {
     Total { allocated: sum.allocated, requested: sum.requested, blocks: sum.n_blocks }
 }
 
-fn label(snapshot: &Snapshot, key: &Key) -> String {
+pub(crate) fn label(snapshot: &Snapshot, key: &Key) -> String {
     match key {
         Key::Stack(stack) => stack_label(snapshot, *stack),
         Key::File(file) => file.clone(),

@@ -95,7 +95,7 @@ pub struct LevelsAnswer {
 }
 
 /// One frame of a stack, innermost first.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FrameAnswer {
     /// Function.
     pub name: String,

@@ -31,6 +31,7 @@ pub mod paths;
 pub mod sites;
 pub mod origins;
 pub mod sums;
+pub mod icicle;
 pub mod filter;
 pub mod words;
 

@@ -50,17 +50,25 @@ fn of_a_profile(name: &str) -> Option<(&str, u32, &str)> {
 /// A tensor is made somewhere in `torch/nn/functional.py`, whoever asked for it; the line a person can change
 /// is further out.
 pub fn site(snapshot: &Snapshot, stack: StackId) -> Option<Frame> {
-    let is_own = |frame: &Frame| {
-        let file = place(snapshot, *frame).file;
-        is_python(&file) && !is_torch(&file)
-    };
+    let is_own = |frame: &Frame| is_own(snapshot, *frame);
     let frames = || snapshot.stacks.frames(stack);
     frames().find(is_own).or_else(|| innermost_python(snapshot, stack)).or_else(|| frames().next())
 }
 
 /// The innermost frame of a stack that is Python code, PyTorch's own included.
 pub fn innermost_python(snapshot: &Snapshot, stack: StackId) -> Option<Frame> {
-    snapshot.stacks.frames(stack).find(|frame| is_python(&place(snapshot, *frame).file))
+    snapshot.stacks.frames(stack).find(|frame| is_of_python(snapshot, *frame))
+}
+
+/// True for frames of Python code, PyTorch's own included; false for C++ and what has no file.
+pub fn is_of_python(snapshot: &Snapshot, frame: Frame) -> bool {
+    is_python(&place(snapshot, frame).file)
+}
+
+/// True for frames of Python code outside PyTorch: lines that a person can change.
+pub fn is_own(snapshot: &Snapshot, frame: Frame) -> bool {
+    let file = place(snapshot, frame).file;
+    is_python(&file) && !is_torch(&file)
 }
 
 /// A frame in one line: "train.py:12 forward". An unknown file or line is left out.

@@ -70,6 +70,8 @@ pub struct Sum {
     pub requested: u64,
     /// How many there are.
     pub n_blocks: u64,
+    /// The oldest of their allocations: what has its key belongs to them, at whatever state.
+    pub first: usize,
 }
 
 /// The allocations whose blocks are in use at a state: handed out, and not yet given back by the program. Their
@@ -84,7 +86,7 @@ pub fn in_use<'a>(origins: &'a Origins<'_>, state: u32) -> impl Iterator<Item = 
 /// The blocks in use at a state that a filter means, most bytes first.
 pub fn sums(origins: &Origins<'_>, state: u32, by: By, only: &Filter) -> Vec<Sum> {
     let allocations = &origins.replay.allocations;
-    let mut keys = Keys { origins, by, of_stacks: BTreeMap::new() };
+    let mut keys = Keys::new(origins, by);
     let mut sums: BTreeMap<Key, Sum> = BTreeMap::new();
     let matcher = Matcher::new(only, origins);
     for row in in_use(origins, state).filter(|row| matcher.matches(*row)) {
@@ -94,6 +96,7 @@ pub fn sums(origins: &Origins<'_>, state: u32, by: By, only: &Filter) -> Vec<Sum
             allocated: 0,
             requested: 0,
             n_blocks: 0,
+            first: row,
         });
         sum.allocated = sum.allocated.saturating_add(allocations.size[row]);
         sum.requested = sum.requested.saturating_add(allocations.requested[row]);
@@ -105,15 +108,35 @@ pub fn sums(origins: &Origins<'_>, state: u32, by: By, only: &Filter) -> Vec<Sum
     sums
 }
 
+/// The blocks in use at a state that are wanted, largest first, and of equal ones the oldest first; at most `n`.
+pub fn largest(
+    origins: &Origins<'_>,
+    state: u32,
+    n: usize,
+    mut is_wanted: impl FnMut(usize) -> bool,
+) -> Vec<usize> {
+    let mut rows: Vec<usize> = in_use(origins, state).filter(|row| is_wanted(*row)).collect();
+    rows.sort_by_key(|row| std::cmp::Reverse(origins.replay.allocations.size[*row]));
+    rows.truncate(n);
+    rows
+}
+
 /// Finds the keys of allocations; looks at each stack once.
-struct Keys<'a> {
+#[derive(Debug)]
+pub struct Keys<'a> {
     origins: &'a Origins<'a>,
     by: By,
     of_stacks: BTreeMap<StackId, Key>,
 }
 
-impl Keys<'_> {
-    fn of(&mut self, row: usize) -> Key {
+impl<'a> Keys<'a> {
+    /// Keys by `by`.
+    pub fn new(origins: &'a Origins<'a>, by: By) -> Self {
+        Self { origins, by, of_stacks: BTreeMap::new() }
+    }
+
+    /// The key of an allocation.
+    pub fn of(&mut self, row: usize) -> Key {
         match self.by {
             By::Pool => Key::Pool(self.origins.pool(row)),
             By::Stream => Key::Stream(self.origins.stream(row)),

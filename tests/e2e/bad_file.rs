@@ -35,6 +35,7 @@ async fn a_pickle_that_would_run_code_is_refused_with_one_sentence_everywhere() 
     assert!(server.runs().is_empty(), "something was stored of it");
 
     let browser = Browser::open(server.address()).await;
+    browser.read("Tidegauge").await;
     browser.drop_files(&[&file]).await;
     browser.find("problem").await;
     browser.read(&sentence).await;

@@ -52,6 +52,21 @@ for (const name of snapshots) {
   });
 }
 
+test("who holds the memory adds up in wasm as it does natively, and marks are as many as allocations match", () => {
+  const engine = new Engine();
+  const { devices: [{ device, n_allocations, peak_state }] } = open(engine, join(fixtures, "fsdp1_w2_noclear_rank0_step10.pickle"));
+  const shape = { is_inside_out: false, folds_native: true };
+  const ask = (question) => JSON.parse(engine.holders(JSON.stringify({ device, state: peak_state, only: "", by: "stack", shape, chosen: null, ...question })));
+  const { level, groups, others, nodes } = ask({});
+  const sum = (parts) => parts.reduce((sum, part) => sum + part, 0);
+  assert.equal(sum(groups.map((group) => group.total.allocated)) + others.allocated, level);
+  assert.equal(sum(nodes.filter(({ depth }) => depth === 0).map(({ allocated }) => allocated)), level);
+  const bits = engine.marked(JSON.stringify({ device, only: "", chosen: null }));
+  assert.equal(bits.length, Math.ceil(n_allocations / 8));
+  assert.throws(() => ask({ only: "size>much" }), (sentence) => sentence.includes("such as 1MiB"));
+  engine.free();
+});
+
 const refused = {
   "empty": Buffer.alloc(0),
   "a page of HTML": Buffer.from("<!doctype html><title>Login</title>"),

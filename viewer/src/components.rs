@@ -5,5 +5,7 @@ pub(crate) mod unanswered;
 pub(crate) mod polling;
 pub(crate) mod size;
 pub(crate) mod stack;
+pub(crate) mod holders;
+pub(crate) mod icicle;
 pub(crate) mod device_pane;
 pub(crate) mod snapshot_view;

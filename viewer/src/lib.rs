@@ -13,6 +13,7 @@
 pub mod format;
 pub mod link;
 pub mod story;
+pub mod holders;
 pub mod heat;
 pub mod samples;
 pub mod grid;

@@ -38,7 +38,7 @@ pub enum Route {
 }
 
 /// What of a snapshot is shown. What is absent is the page's choice: the busiest device, the whole trace.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct View {
     /// Device ordinal.
     pub device: Option<u32>,
@@ -46,6 +46,8 @@ pub struct View {
     pub window: Option<(u32, u32)>,
     /// The allocation that is pinned in the side pane.
     pub allocation: Option<u32>,
+    /// Which allocations are meant; all when empty. What is no filter is kept: the page says why it is none.
+    pub only: String,
 }
 
 /// "?steps=401-420"; what makes no sense is left out.
@@ -91,7 +93,7 @@ impl Route {
     /// The view this page shows of a snapshot; the default on pages without one.
     pub fn view(&self) -> View {
         match self {
-            Self::Snapshot { view, .. } | Self::File { view } => *view,
+            Self::Snapshot { view, .. } | Self::File { view } => view.clone(),
             _ => View::default(),
         }
     }
@@ -109,21 +111,25 @@ impl Route {
 impl View {
     /// The view in a query string. What makes no sense is left out: an address may come from anywhere.
     pub fn parse(query: &str) -> Self {
-        let number = |name: &str| {
-            let pairs = query.trim_start_matches('?').split('&');
-            let mut values = pairs.filter_map(|pair| pair.split_once('=')).filter(|(key, _)| *key == name);
-            values.next().and_then(|(_, value)| value.parse::<u32>().ok())
+        let text = |name: &str| {
+            let mut pairs = query.trim_start_matches('?').split('&').filter_map(|pair| pair.split_once('='));
+            pairs.find(|(key, _)| *key == name).map(|(_, value)| value)
         };
+        let number = |name: &str| text(name).and_then(|value| value.parse::<u32>().ok());
         let window = number("from").zip(number("to")).filter(|(from, to)| from < to);
-        Self { device: number("device"), window, allocation: number("allocation") }
+        let only = text("where").map(percent_decoded).unwrap_or_default();
+        Self { device: number("device"), window, allocation: number("allocation"), only }
     }
 
     /// The query string that holds this view, with its `?`; empty when everything is the page's choice.
     pub fn query(&self) -> String {
         let (from, to) = self.window.unzip();
         let pairs = [("device", self.device), ("from", from), ("to", to), ("allocation", self.allocation)];
-        let pairs: Vec<String> =
+        let mut pairs: Vec<String> =
             pairs.iter().filter_map(|(name, value)| value.map(|value| format!("{name}={value}"))).collect();
+        if !self.only.is_empty() {
+            pairs.push(format!("where={}", percent_encoded(&self.only)));
+        }
         if pairs.is_empty() { String::new() } else { format!("?{}", pairs.join("&")) }
     }
 }
@@ -157,6 +163,23 @@ fn percent_encoded(text: &str) -> String {
     out
 }
 
+/// The text behind `%XX`, and behind the `+` that forms write for a space. What is no text becomes question marks.
+fn percent_decoded(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((first, after)) = rest.split_first() {
+        let hex = || char::from(*after.first()?).to_digit(16).zip(char::from(*after.get(1)?).to_digit(16));
+        let (byte, n_more) = match (first, (*first == b'%').then(hex).flatten()) {
+            (_, Some((high, low))) => ((high * 16 + low) as u8, 2),
+            (b'+', None) => (b' ', 0),
+            (byte, None) => (*byte, 0),
+        };
+        bytes.push(byte);
+        rest = &after[n_more..];
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -168,7 +191,8 @@ mod tests {
 
     #[test]
     fn every_page_comes_back_from_its_address() {
-        let view = View { device: Some(5), window: Some((100, 9000)), allocation: Some(77) };
+        let only = "size>1MiB stack~\"a & b\" 100%".to_owned();
+        let view = View { device: Some(5), window: Some((100, 9000)), allocation: Some(77), only };
         for route in [
             Route::Runs,
             Route::run("01JD"),
@@ -185,7 +209,7 @@ mod tests {
 
     #[test]
     fn an_address_spells_its_view_out() {
-        let view = View { device: Some(5), window: Some((100, 9000)), allocation: None };
+        let view = View { device: Some(5), window: Some((100, 9000)), ..View::default() };
         let route = Route::Snapshot { id: "01JE".to_owned(), view };
         assert_eq!(route.address(), "/snapshots/01JE?device=5&from=100&to=9000");
     }
@@ -205,6 +229,16 @@ mod tests {
             assert_eq!(Route::parse("/runs/01JD", &format!("?steps={nonsense}")), Route::run("01JD"));
         }
         assert_eq!(parse("/runs"), Route::Unknown { path: "/runs".to_owned() });
+    }
+
+    #[test]
+    fn a_filter_is_read_however_it_was_encoded() {
+        for query in ["?where=size%3E1MiB%20a", "?where=size>1MiB+a", "?device=x&where=size%3e1MiB+a"] {
+            assert_eq!(View::parse(query).only, "size>1MiB a");
+        }
+        assert_eq!(View::parse("?where=%").only, "%");
+        assert_eq!(View::parse("?where=%zz%4").only, "%zz%4");
+        assert_eq!(View::parse("?where=%ff").only, "\u{fffd}");
     }
 
     #[test]

@@ -6,6 +6,7 @@
 pub mod viewport;
 pub mod ticks;
 pub mod spaces;
+pub mod marked;
 
 #[cfg(target_arch = "wasm32")]
 mod paint;
@@ -20,6 +21,10 @@ mod tooltip;
 
 #[cfg(target_arch = "wasm32")]
 pub(crate) use canvas::Canvas;
+#[cfg(target_arch = "wasm32")]
+pub(crate) use latest::Latest;
+#[cfg(target_arch = "wasm32")]
+pub(crate) use marked::Marked;
 #[cfg(target_arch = "wasm32")]
 pub(crate) use paint::Curve;
 #[cfg(target_arch = "wasm32")]

@@ -1,7 +1,7 @@
 //! The page's side of the worker, which opens snapshots and draws bands off the main thread.
 //!
 //! A question is `{id, kind, question, file?}` with the question as JSON; the answer is `{id, ok, answer,
-//! pixels?, ids?}` or `{id, ok: false, problem}`; while a file is opened `{id, progress}` come before it.
+//! pixels?, ids?, bits?}` or `{id, ok: false, problem}`; while a file is opened `{id, progress}` come before it.
 //!
 //! There is one worker, and it is kept: a file can be opened with the server gone. It holds one snapshot at a
 //! time; an [`Open`] is the right to ask about that one, and worth nothing once another is opened.
@@ -10,9 +10,10 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use js_sys::{Function, Object, Reflect, Uint8ClampedArray, Uint32Array};
+use js_sys::{Function, Object, Reflect, Uint8Array, Uint8ClampedArray, Uint32Array};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tidegauge_api::holders::{HoldersAnswer, HoldersQuestion, MarkedQuestion};
 use tidegauge_api::picture::{
     AllocationAnswer, AllocationQuestion, ArchiveListing, LevelsAnswer, LevelsQuestion, Opened,
     PictureAnswer, PictureQuestion,
@@ -210,6 +211,18 @@ impl Open {
     /// Everything known of an allocation.
     pub(crate) async fn allocation(&self, question: AllocationQuestion) -> Result<AllocationAnswer, Trouble> {
         answer(&self.ask("allocation", &question).await?)
+    }
+
+    /// Who holds the memory at a state.
+    pub(crate) async fn holders(&self, question: HoldersQuestion) -> Result<HoldersAnswer, Trouble> {
+        answer(&self.ask("holders", &question).await?)
+    }
+
+    /// One bit for each allocation, lowest first: whether it is meant.
+    pub(crate) async fn marked(&self, question: MarkedQuestion) -> Result<Vec<u8>, Trouble> {
+        let reply = self.ask("marked", &question).await?;
+        let bits = part(&reply, "bits").dyn_into::<Uint8Array>();
+        bits.map(|bits| bits.to_vec()).map_err(|_other| nonsense("marks without bits"))
     }
 
     async fn ask(&self, kind: &str, question: &impl Serialize) -> Result<JsValue, Trouble> {

@@ -1,6 +1,7 @@
 //! An open snapshot and the answers to the page's questions about it.
 
 use tidegauge_api::Inspection;
+use tidegauge_api::holders::{self, HoldersAnswer, HoldersQuestion, MarkedQuestion};
 use tidegauge_api::inspection::inspect_replayed;
 use tidegauge_api::picture::{
     AllocationAnswer, AllocationQuestion, Curves, FrameAnswer, LevelsAnswer, LevelsQuestion, Opened,
@@ -8,6 +9,7 @@ use tidegauge_api::picture::{
 };
 use tidegauge_snapshot::Snapshot;
 use tidegauge_snapshot::model::{Device, StackId};
+use tidegauge_snapshot::origins::Origins;
 use tidegauge_snapshot::pack;
 use tidegauge_snapshot::picture::{Bands, Index, Palette, Raster, View};
 use tidegauge_snapshot::replay::{NEVER, Replay, replay};
@@ -160,6 +162,27 @@ impl Document {
             stack_missing: stack_missing(stack, is_older, to != NEVER),
             notes: made.map_or_else(Vec::new, |event| self.notes(event)),
         })
+    }
+
+    /// Who holds the memory at one state.
+    ///
+    /// # Errors
+    /// When the filter is none, or the question names what is not there.
+    pub fn holders(&self, question: &HoldersQuestion) -> Result<HoldersAnswer, String> {
+        holders::holders(&self.origins(question.device)?, &self.palette, question)
+    }
+
+    /// One bit for each allocation that a filter means and a holder holds.
+    ///
+    /// # Errors
+    /// When the filter is none, or the question names what is not there.
+    pub fn marked(&self, question: &MarkedQuestion) -> Result<Vec<u8>, String> {
+        holders::marked(&self.origins(question.device)?, question)
+    }
+
+    fn origins(&self, ordinal: u32) -> Result<Origins<'_>, String> {
+        let (device, replay, _) = self.find(ordinal)?;
+        Ok(Origins { snapshot: &self.snapshot, device, replay })
     }
 
     fn frames(&self, stack: StackId) -> Vec<FrameAnswer> {

@@ -220,6 +220,25 @@ impl Engine {
         serde_json::to_string(&self.open()?.allocation(&question).map_err(sentence)?).map_err(sentence)
     }
 
+    /// `HoldersQuestion` to `HoldersAnswer`, as JSON.
+    ///
+    /// # Errors
+    /// A sentence when nothing is open, or the question cannot be answered.
+    pub fn holders(&self, question: &str) -> Result<String, JsValue> {
+        let question = serde_json::from_str(question).map_err(sentence)?;
+        serde_json::to_string(&self.open()?.holders(&question).map_err(sentence)?).map_err(sentence)
+    }
+
+    /// `MarkedQuestion` to one bit for each allocation of the device, lowest first.
+    ///
+    /// # Errors
+    /// A sentence when nothing is open, or the question cannot be answered.
+    pub fn marked(&self, question: &str) -> Result<Uint8Array, JsValue> {
+        let question = serde_json::from_str(question).map_err(sentence)?;
+        let bits = self.open()?.marked(&question).map_err(sentence)?;
+        Ok(Uint8Array::from(bits.as_slice()))
+    }
+
     fn open(&self) -> Result<&Document, JsValue> {
         self.document.as_ref().ok_or_else(|| sentence("no snapshot is open"))
     }

@@ -11,6 +11,8 @@ use tidegauge_api::picture::{AllocationAnswer, LevelsAnswer, OpenedDevice};
 use wasm_bindgen::JsCast as _;
 use wasm_bindgen_futures::spawn_local;
 
+use super::holders::{FilterBox, Holders, Holding};
+use super::icicle::CallsIcicle;
 use super::size::Size;
 use super::stack::{whole_stack, why_no_stack};
 use crate::app::App;
@@ -24,7 +26,7 @@ use crate::worker::{Open, Trouble};
 /// How long the address bar waits for a pan to rest: browsers refuse too many changes of it.
 const ADDRESS_DELAY: Duration = Duration::from_millis(200);
 
-/// A device with events: its timeline. `on_death` is told when the worker has ended, `on_escape` when Esc has
+/// One device: its timeline, where it has events, and who holds its memory. `on_death` is told when the worker has ended, `on_escape` when Esc has
 /// nothing left to close here.
 #[component]
 pub(crate) fn DevicePane(
@@ -36,11 +38,12 @@ pub(crate) fn DevicePane(
 ) -> impl IntoView {
     let facts =
         inspection.devices.iter().find(|facts| facts.device == device.device).cloned().unwrap_or_default();
-    let time_us = device.time_us;
+    let (time_us, has_events) = (device.time_us, device.n_events > 0);
     let top = top_bytes(device.peak_active, facts.reserved.peak);
     let stage = Stage::new(open.get_value(), device.clone(), top);
     follow_address(stage);
     listen_for_keys(stage, on_escape);
+    let holding = Holding::new(stage);
     Effect::new(move || {
         if stage.trouble.get() == Some(Trouble::Died) {
             on_death.run(());
@@ -52,33 +55,23 @@ pub(crate) fn DevicePane(
         }
         _ => None,
     };
+    let without_events = (!has_events)
+        .then(|| view! { <p class="empty" data-testid="no-events">{story::without_events(&facts)}</p> });
     view! {
-        {facts_line(&facts, &device)}
+        {has_events.then(|| facts_line(&facts, &device))}
         {refusal}
+        <FilterBox holding/>
         <div class="panes">
-            <section class="pane-main" aria-label="Timeline">
-                <Canvas stage/>
-                <Legend stage/>
+            <section class="pane-main" aria-label=if has_events { "Timeline" } else { "Memory" }>
+                {has_events.then(|| view! { <Canvas stage/> <Legend stage/> })}
+                {without_events}
+                <CallsIcicle holding/>
             </section>
             <aside class="pane-side">
-                <Cursor stage time_us/>
+                {has_events.then(|| view! { <Cursor stage time_us/> })}
+                <Holders holding/>
                 <Pinned stage/>
                 {levels_table(&facts)}
-                <Findings inspection/>
-            </aside>
-        </div>
-    }
-}
-
-/// A device without events: what its segments tell.
-pub(crate) fn without_events(facts: &DeviceInspection, inspection: Inspection) -> impl IntoView + use<> {
-    view! {
-        <div class="panes">
-            <section class="pane-main">
-                <p class="empty" data-testid="no-events">{story::without_events(facts)}</p>
-            </section>
-            <aside class="pane-side">
-                {levels_table(facts)}
                 <Findings inspection/>
             </aside>
         </div>
@@ -110,14 +103,14 @@ fn follow_address(stage: Stage) {
     let shown = move || {
         let viewport = stage.viewport.get();
         let window = (!viewport.is_whole()).then(|| viewport.states());
-        View { device: None, window, allocation: stage.pinned.get() }
+        View { device: None, window, allocation: stage.pinned.get(), only: stage.typed.get() }
     };
 
     // From the address: at first, and whenever "back" or a link changes it.
     Effect::new(move || {
         let view = app.route.get().view();
         if view.device.is_some_and(|other| other != device)
-            || (View { device: None, ..view }) == untrack(shown)
+            || (View { device: None, ..view.clone() }) == untrack(shown)
         {
             return;
         }
@@ -126,6 +119,7 @@ fn follow_address(stage: Stage) {
             *viewport = viewport.window(f64::from(from), f64::from(to));
         });
         stage.pinned.set(view.allocation);
+        stage.typed.set(view.only);
     });
 
     // To the address, once things rest.
@@ -139,9 +133,10 @@ fn follow_address(stage: Stage) {
         let view = shown();
         if before.is_some_and(|before| before != view) {
             cancel();
+            let view = view.clone();
             let write = move || {
                 let device = app.route.get_untracked().view().device;
-                app.set_view(View { device, ..view });
+                app.set_view(View { device, ..view.clone() });
             };
             delay.set_value(set_timeout_with_handle(write, ADDRESS_DELAY).ok());
         }
@@ -163,9 +158,7 @@ fn listen_for_keys(stage: Stage, on_escape: UnsyncCallback<()>) {
         }
         let key = event.key();
         if key == "Escape" {
-            if stage.pinned.get_untracked().is_some() {
-                stage.pinned.set(None);
-            } else {
+            if !stage.close_one() {
                 on_escape.run(());
             }
         } else if stage.press(&key, event.shift_key()) {
@@ -175,7 +168,7 @@ fn listen_for_keys(stage: Stage, on_escape: UnsyncCallback<()>) {
     on_cleanup(move || listener.remove());
 }
 
-fn takes_keys(event: &web_sys::KeyboardEvent) -> bool {
+pub(crate) fn takes_keys(event: &web_sys::KeyboardEvent) -> bool {
     let target = event.target().and_then(|target| target.dyn_into::<web_sys::Element>().ok());
     target.is_some_and(|target| matches!(target.tag_name().as_str(), "INPUT" | "SELECT" | "TEXTAREA"))
 }
@@ -210,7 +203,7 @@ fn Legend(stage: Stage) -> impl IntoView {
             <ul data-testid="curves" aria-label="Curves, with their levels at the cursor">{entries}</ul>
             <p class="keys dim">
                 <kbd>"W"</kbd> <kbd>"S"</kbd> " zoom · " <kbd>"A"</kbd> <kbd>"D"</kbd> " pan · "
-                <kbd>"←"</kbd> <kbd>"→"</kbd> " one event · " <kbd>"P"</kbd> " peak · " <kbd>"0"</kbd> " all · " <kbd>"Esc"</kbd> " back"
+                <kbd>"←"</kbd> <kbd>"→"</kbd> " one event · " <kbd>"P"</kbd> " peak · " <kbd>"/"</kbd> " filter · " <kbd>"0"</kbd> " all · " <kbd>"Esc"</kbd> " back"
             </p>
         </div>
     }
@@ -282,7 +275,10 @@ fn Pinned(stage: Stage) -> impl IntoView {
         Some(Err(sentence)) => view! { <p>{sentence}</p> }.into_any(),
         Some(Ok(told)) => allocation(stage, &told).into_any(),
     };
-    let hint = || view! { <section><h2>"Selected allocation"</h2><p class="dim">"Click a band to keep it here, with its whole stack"</p></section> };
+    let has_events = stage.device.with_value(|device| device.n_events > 0);
+    let hint = move || {
+        has_events.then(|| view! { <section><h2>"Selected allocation"</h2><p class="dim">"Click a band to keep it here, with its whole stack"</p></section> })
+    };
     view! {
         <Show when=move || stage.pinned.get().is_some() fallback=hint>
             <section data-testid="pinned">
@@ -317,7 +313,7 @@ fn allocation(stage: Stage, told: &AllocationAnswer) -> impl IntoView + use<> {
         <p class="dim">{story::allocation_span(told)}</p>
         <p class="dim"><code>{told.address.clone()}</code> {stream.map(|stream| format!(" · {stream}"))}</p>
         {notes}
-        <p><button type="button" on:click=show_life>"Show its life"</button></p>
+        {(n_events > 0).then(|| view! { <p><button type="button" on:click=show_life>"Show its life"</button></p> })}
         {whole_stack(&told.stack)}
         {why_no_stack(told)}
     }

@@ -7,7 +7,7 @@ use tidegauge_api::picture::ArchiveListing;
 use wasm_bindgen_futures::spawn_local;
 use web_sys::File;
 
-use super::device_pane::{DevicePane, without_events};
+use super::device_pane::DevicePane;
 use super::problem::Problem;
 use crate::app::App;
 use crate::format::{bytes, counted};
@@ -227,7 +227,8 @@ fn Devices(
     };
     let choose = move |event: leptos::ev::Event| {
         if let Ok(device) = event_target_value(&event).parse() {
-            let view = View { device: Some(device), ..View::default() };
+            let only = app.route.get_untracked().view().only;
+            let view = View { device: Some(device), only, ..View::default() };
             app.go(app.route.get_untracked().with_view(view));
         }
     };
@@ -246,14 +247,8 @@ fn Devices(
         let ordinal = shown.get();
         let device = open.opened.devices.iter().find(|device| device.device == ordinal).cloned()?;
         let inspection = open.opened.inspection.clone();
-        let facts =
-            inspection.devices.iter().find(|facts| facts.device == ordinal).cloned().unwrap_or_default();
-        Some(if device.n_events == 0 {
-            without_events(&facts, inspection).into_any()
-        } else {
-            let open = StoredValue::new_local(open);
-            view! { <DevicePane open device inspection on_death on_escape/> }.into_any()
-        })
+        let open = StoredValue::new_local(open);
+        Some(view! { <DevicePane open device inspection on_death on_escape/> })
     };
     view! { {choice} {pane} }.into_any()
 }

@@ -61,6 +61,7 @@ pub(crate) fn Canvas(stage: Stage) -> impl IntoView {
         let marks = Marks {
             hovered,
             pinned: stage.pinned.get_untracked(),
+            marked: stage.marked.get_untracked(),
             cursor: stage.cursor.get_untracked(),
             curves: stage.curves.get_untracked(),
         };
@@ -74,6 +75,7 @@ pub(crate) fn Canvas(stage: Stage) -> impl IntoView {
         stage.n_pictures.track();
         stage.hover.track();
         stage.pinned.track();
+        stage.marked.track();
         stage.cursor.track();
         stage.curves.track();
         app.theme.track();
@@ -174,6 +176,7 @@ pub(crate) fn Canvas(stage: Stage) -> impl IntoView {
         )
     };
     let window_attribute = move || drawn_window.get().map(|(from, to)| format!("{from}-{to}"));
+    let n_marked = move || stage.marked.get().map(|marked| marked.n.to_string());
     view! {
         <div class="timeline">
             <canvas
@@ -186,6 +189,7 @@ pub(crate) fn Canvas(stage: Stage) -> impl IntoView {
                 aria-describedby="levels"
                 data-testid="timeline"
                 data-window=window_attribute
+                data-marked=n_marked
                 on:wheel=on_wheel
                 on:pointerdown=on_down
                 on:pointermove=on_move

@@ -1,10 +1,14 @@
 //! Everything on the timeline's canvas: the worker's picture, axes, curves and marks, in device pixels.
 
+use std::cell::RefCell;
+use std::sync::Arc;
+
 use leptos::prelude::{document, window};
 use tidegauge_api::picture::{Curves, ID_NONE, ID_OTHER, PictureAnswer};
-use wasm_bindgen::{JsCast as _, JsValue};
+use wasm_bindgen::{Clamped, JsCast as _, JsValue};
 use web_sys::{CanvasRenderingContext2d, HtmlCanvasElement, ImageData};
 
+use super::marked::Marked;
 use super::spaces::{Rect, Spaces};
 use super::ticks::{Tick, byte_ticks, event_ticks};
 use crate::worker::Drawn;
@@ -14,6 +18,15 @@ pub(crate) struct Picture {
     canvas: HtmlCanvasElement,
     answer: PictureAnswer,
     ids: Vec<u32>,
+    /// The last veil that was laid over it: as large as the picture.
+    veil: RefCell<Option<Veil>>,
+}
+
+/// The paper's color over everything that is not marked.
+struct Veil {
+    marked: Arc<Marked>,
+    paper: String,
+    canvas: HtmlCanvasElement,
 }
 
 /// What a point of a picture shows.
@@ -29,12 +42,31 @@ impl Picture {
     /// Puts the pixels on a canvas of their own.
     pub(crate) fn new(drawn: Drawn) -> Result<Self, JsValue> {
         let (width, height) = (drawn.answer.question.width, drawn.answer.question.height);
-        let canvas: HtmlCanvasElement = document().create_element("canvas")?.unchecked_into();
-        canvas.set_width(width);
-        canvas.set_height(height);
         let image = ImageData::new_with_js_u8_clamped_array_and_sh(&drawn.pixels, width, height)?;
-        context(&canvas)?.put_image_data(&image, 0.0, 0.0)?;
-        Ok(Self { canvas, answer: drawn.answer, ids: drawn.ids.to_vec() })
+        let canvas = canvas_of(&image)?;
+        Ok(Self { canvas, answer: drawn.answer, ids: drawn.ids.to_vec(), veil: RefCell::new(None) })
+    }
+
+    /// A canvas that dims what is not marked; made anew when the marks or the theme change.
+    fn veil(&self, marked: &Arc<Marked>, paper: &str) -> Result<HtmlCanvasElement, JsValue> {
+        let mut kept = self.veil.borrow_mut();
+        if let Some(veil) =
+            kept.as_ref().filter(|veil| Arc::ptr_eq(&veil.marked, marked) && veil.paper == paper)
+        {
+            return Ok(veil.canvas.clone());
+        }
+        let question = &self.answer.question;
+        let pixels = marked.veil(&self.ids, ID_NONE);
+        let image =
+            ImageData::new_with_u8_clamped_array_and_sh(Clamped(&pixels), question.width, question.height)?;
+        let canvas = canvas_of(&image)?;
+        let context = context(&canvas)?;
+        // Colors what is there and leaves how much of it there is.
+        context.set_global_composite_operation("source-in")?;
+        context.set_fill_style_str(paper);
+        context.fill_rect(0.0, 0.0, question.width.into(), question.height.into());
+        *kept = Some(Veil { marked: Arc::clone(marked), paper: paper.to_owned(), canvas: canvas.clone() });
+        Ok(canvas)
     }
 
     /// Who owns a point, given as a position on the state axis and bytes.
@@ -92,6 +124,15 @@ impl Picture {
     }
 }
 
+/// A canvas that shows an image.
+fn canvas_of(image: &ImageData) -> Result<HtmlCanvasElement, JsValue> {
+    let canvas: HtmlCanvasElement = document().create_element("canvas")?.unchecked_into();
+    canvas.set_width(image.width());
+    canvas.set_height(image.height());
+    context(&canvas)?.put_image_data(image, 0.0, 0.0)?;
+    Ok(canvas)
+}
+
 /// One of the four curves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Curve {
@@ -136,12 +177,14 @@ impl Curve {
 }
 
 /// What is marked on the picture.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Marks {
     /// The allocation under the pointer.
     pub(crate) hovered: Option<u32>,
     /// The allocation in the side pane.
     pub(crate) pinned: Option<u32>,
+    /// What stays in full color; everything does without.
+    pub(crate) marked: Option<Arc<Marked>>,
     /// The state of the cursor.
     pub(crate) cursor: u32,
     /// Which of [`Curve::ALL`] are drawn.
@@ -202,7 +245,7 @@ pub(crate) fn paint(
     painter.axes()?;
     painter.clipped(|| {
         for picture in pictures {
-            painter.picture(picture)?;
+            painter.picture(picture, marks.marked.as_ref())?;
         }
         if let Some(picture) = pictures.last() {
             painter.highlight(picture, marks.hovered, 0.35);
@@ -284,19 +327,20 @@ impl Painter<'_> {
         drawn
     }
 
-    fn picture(&self, picture: &Picture) -> Result<(), JsValue> {
+    fn picture(&self, picture: &Picture, marked: Option<&Arc<Marked>>) -> Result<(), JsValue> {
         let Rect { left, top, width, height } = picture.rect(self.spaces);
         // Pixels of a stretched picture stay pixels: it is about to be replaced, and must not look final.
         self.context.set_image_smoothing_enabled(false);
         self.context.clear_rect(left, self.spaces.plot.top, width, self.spaces.plot.height);
         self.redraw_grid(left, width);
-        self.context.draw_image_with_html_canvas_element_and_dw_and_dh(
-            &picture.canvas,
-            left,
-            top,
-            width,
-            height,
-        )
+        let lay = |canvas: &HtmlCanvasElement| {
+            self.context.draw_image_with_html_canvas_element_and_dw_and_dh(canvas, left, top, width, height)
+        };
+        lay(&picture.canvas)?;
+        match marked {
+            Some(marked) => lay(&picture.veil(marked, &self.inks.paper)?),
+            None => Ok(()),
+        }
     }
 
     /// The axis' lines again, where a picture is about to cover an older one.

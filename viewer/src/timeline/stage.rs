@@ -1,13 +1,16 @@
 //! What one device's timeline knows, and what can be done with it.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
 use leptos::prelude::*;
+use tidegauge_api::holders::Holder;
 use tidegauge_api::picture::{
     AllocationAnswer, AllocationQuestion, LevelsAnswer, LevelsQuestion, OpenedDevice, PictureQuestion,
 };
 
 use super::latest::Latest;
+use super::marked::Marked;
 use super::paint::{Owner, Picture};
 use super::spaces::Spaces;
 use super::viewport::Viewport;
@@ -42,6 +45,14 @@ pub(crate) struct Stage {
     pub(crate) hovered: RwSignal<Option<AllocationAnswer>>,
     /// Number of the allocation in the side pane.
     pub(crate) pinned: RwSignal<Option<u32>>,
+    /// The filter as it was typed.
+    pub(crate) typed: RwSignal<String>,
+    /// Which allocations are meant: the last filter that was one.
+    pub(crate) only: RwSignal<String>,
+    /// The group or call that is looked at closely.
+    pub(crate) chosen: RwSignal<Option<Holder>>,
+    /// What stays in full color; everything does without.
+    pub(crate) marked: RwSignal<Option<Arc<Marked>>>,
     /// Which of [`super::Curve::ALL`] are drawn.
     pub(crate) curves: RwSignal<[bool; 4]>,
     /// Counts pictures that arrived.
@@ -87,6 +98,10 @@ impl Stage {
             hover: RwSignal::new(None),
             hovered: RwSignal::new(None),
             pinned: RwSignal::new(None),
+            typed: RwSignal::new(String::new()),
+            only: RwSignal::new(String::new()),
+            chosen: RwSignal::new(None),
+            marked: RwSignal::new(None),
             curves: RwSignal::new([true; 4]),
             n_pictures: RwSignal::new(0),
             trouble: RwSignal::new(None),
@@ -179,6 +194,30 @@ impl Stage {
         asks.open.allocation(AllocationQuestion { device, id }).await
     }
 
+    /// The right to ask about the snapshot.
+    pub(crate) fn open(self) -> Rc<Open> {
+        self.asks.with_value(|asks| Rc::clone(&asks.open))
+    }
+
+    /// The same, unless the stage is gone.
+    pub(crate) fn try_open(self) -> Option<Rc<Open>> {
+        self.asks.try_with_value(|asks| Rc::clone(&asks.open))
+    }
+
+    /// Closes what was opened last: the pinned allocation, the chosen holder, the filter. False when nothing is.
+    pub(crate) fn close_one(self) -> bool {
+        if self.pinned.get_untracked().is_some() {
+            self.pinned.set(None);
+        } else if self.chosen.get_untracked().is_some() {
+            self.chosen.set(None);
+        } else if !self.typed.get_untracked().is_empty() {
+            self.typed.set(String::new());
+        } else {
+            return false;
+        }
+        true
+    }
+
     /// Puts the cursor on a state and brings it into view.
     pub(crate) fn put_cursor(self, state: u32) {
         let n_events = self.device.with_value(|device| device.n_events);
@@ -227,7 +266,7 @@ impl Stage {
     }
 
     /// A question that was refused says why on the page; a worker that died ends this stage.
-    fn tell(self, trouble: Trouble) {
+    pub(crate) fn tell(self, trouble: Trouble) {
         if trouble != Trouble::Superseded {
             self.trouble.try_set(Some(trouble));
         }
