@@ -79,7 +79,8 @@ impl Palette {
         Self((0..snapshot.stacks.len() as u32).map(color).collect())
     }
 
-    fn color(&self, stack: StackId) -> [u8; 3] {
+    /// Red, green and blue of a stack's allocations.
+    pub fn color(&self, stack: StackId) -> [u8; 3] {
         let index = self.0.get(stack.0 as usize).copied().unwrap_or(COLORLESS);
         COLORS.get(usize::from(index)).copied().unwrap_or(NO_STACK)
     }
