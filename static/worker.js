@@ -1,6 +1,6 @@
 // The page's worker: loads the engine and answers the page's messages, one after the other.
-// What travels: {id, kind, question, file?} in, {id, ok, answer, pixels?, ids?} or {id, ok: false, problem} out,
-// {id, progress: {doing, done, total}} in between. The questions' types are in api/src/picture.rs.
+// What travels: {id, kind, question, file?} in, {id, ok, answer, …arrays} or {id, ok: false, problem} out,
+// {id, progress: {doing, done, total}} in between. The questions' types are in api/src/picture.rs and memory.rs.
 import init, { Engine } from "/engine.js";
 
 // Enough for the directory of a pack of ten million events.
@@ -20,9 +20,9 @@ async function answer({ id, kind, question, file }) {
   try {
     await ready;
     engine ??= new Engine();
-    const { answer, pixels, ids } = await handle(id, kind, question, file);
-    const transfer = pixels ? [pixels.buffer, ids.buffer] : [];
-    self.postMessage({ id, ok: true, answer, pixels, ids }, transfer);
+    const { answer, ...arrays } = await handle(id, kind, question, file);
+    const transfer = Object.values(arrays).map((array) => array.buffer);
+    self.postMessage({ id, ok: true, answer, ...arrays }, transfer);
   } catch (error) {
     if (error instanceof WebAssembly.RuntimeError) {
       // A trap leaves the engine's memory in an unknown state. Thrown outside of any promise it reaches the page,
@@ -52,6 +52,13 @@ async function handle(id, kind, question, file) {
     }
     case "levels":
       return { answer: engine.levels(question) };
+    case "memory": {
+      const answer = engine.memory(question);
+      return { answer, cells: engine.block_cells(), sizes: engine.block_sizes() };
+    }
+    case "top_stacks":
+      await stacks;
+      return { answer: engine.top_stacks(question) };
     case "allocation":
       await stacks;
       return { answer: engine.allocation(question) };

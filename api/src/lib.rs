@@ -13,6 +13,7 @@ pub mod samples;
 pub mod inspection;
 pub mod picture;
 pub mod breakdown;
+pub mod memory;
 pub mod event;
 pub mod problem;
 pub mod paths;

@@ -124,6 +124,12 @@ impl Map {
         map
     }
 
+    /// Blocks that have no rectangle of their own.
+    pub fn n_merged(&self) -> u64 {
+        let merged = self.rects.iter().filter(|rect| rect.kind == MapKind::Several || rect.width == 0);
+        merged.map(|rect| u64::from(rect.n_blocks)).sum()
+    }
+
     /// Where an allocation lies, also where it shares a rectangle.
     pub fn spot(&self, state: &StateAt, allocation: u32) -> Option<Spot> {
         let at = state.blocks.iter().position(|block| block.allocation == Some(allocation))?;
@@ -199,8 +205,8 @@ impl Line<'_> {
         self.push(small, first);
     }
 
-    /// Adds what was too small alone. Without any width it goes to its neighbor on the left; at the row's beginning
-    /// it takes a pixel's place by itself.
+    /// Adds what was too small alone. Without any width it goes to a shared rectangle on its left; where there is
+    /// none it stays without a width, so that the row adds up.
     fn push(&mut self, small: Option<MapRect>, first: usize) -> Option<MapRect> {
         let small = small?;
         match self.rects.get_mut(first..).and_then(<[MapRect]>::last_mut) {
