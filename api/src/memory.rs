@@ -191,15 +191,7 @@ impl Block {
         let [red, green, blue] = self.color;
         let look = u32::from_be_bytes([kind, red, green, blue]);
         (
-            [
-                self.row,
-                self.x,
-                self.width,
-                self.waste,
-                look,
-                self.allocation.unwrap_or(NEVER),
-                self.n_blocks,
-            ],
+            [self.row, self.x, self.width, self.waste, look, self.allocation.unwrap_or(NEVER), self.n_blocks],
             [self.offset as f64, self.bytes as f64, self.active as f64],
         )
     }

@@ -5,5 +5,6 @@ pub(crate) mod unanswered;
 pub(crate) mod polling;
 pub(crate) mod size;
 pub(crate) mod stack;
+pub(crate) mod memory_map;
 pub(crate) mod device_pane;
 pub(crate) mod snapshot_view;

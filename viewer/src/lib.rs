@@ -16,6 +16,7 @@ pub mod story;
 pub mod heat;
 pub mod samples;
 pub mod grid;
+pub mod memory;
 pub mod uploads;
 pub mod timeline;
 

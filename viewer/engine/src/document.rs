@@ -141,11 +141,8 @@ impl Document {
         let (device, replay, index) = self.find(question.device)?;
         let state = question.state.min(device.events.len() as u32);
         let moment = replay.state_of(state, index.alive_at(replay, state));
-        let view = MapView {
-            width: question.width,
-            scale: question.scale.into(),
-            order: question.order.into(),
-        };
+        let view =
+            MapView { width: question.width, scale: question.scale.into(), order: question.order.into() };
         let map = Map::new(replay, &moment, view);
         let blocks = map.rects.iter().map(|rect| self.block(replay, rect)).collect();
         let segment = |row: &usize| self.segment(replay, &moment, &moment.segments[*row]);
@@ -187,8 +184,7 @@ impl Document {
         let reservations = &replay.reservations;
         let row = segment.reservation as usize;
         let stream = self.snapshot.streams.get(reservations.stream[row] as usize);
-        let free =
-            moment.blocks_of(segment).iter().filter(|block| block.state == BlockState::Inactive);
+        let free = moment.blocks_of(segment).iter().filter(|block| block.state == BlockState::Inactive);
         SegmentAnswer {
             address: format!("{:#x}", segment.address),
             size: segment.size,

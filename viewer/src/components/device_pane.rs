@@ -11,6 +11,7 @@ use tidegauge_api::picture::{AllocationAnswer, LevelsAnswer, OpenedDevice};
 use wasm_bindgen::JsCast as _;
 use wasm_bindgen_futures::spawn_local;
 
+use super::memory_map::MemoryMap;
 use super::size::Size;
 use super::stack::{whole_stack, why_no_stack};
 use crate::app::App;
@@ -59,6 +60,7 @@ pub(crate) fn DevicePane(
             <section class="pane-main" aria-label="Timeline">
                 <Canvas stage/>
                 <Legend stage/>
+                <MemoryMap stage/>
             </section>
             <aside class="pane-side">
                 <Cursor stage time_us/>

@@ -179,6 +179,11 @@ impl Stage {
         asks.open.allocation(AllocationQuestion { device, id }).await
     }
 
+    /// The snapshot, to ask it; none once this stage is gone.
+    pub(crate) fn open(self) -> Option<Rc<Open>> {
+        self.asks.try_get_value().map(|asks| Rc::clone(&asks.open))
+    }
+
     /// Puts the cursor on a state and brings it into view.
     pub(crate) fn put_cursor(self, state: u32) {
         let n_events = self.device.with_value(|device| device.n_events);
@@ -227,7 +232,7 @@ impl Stage {
     }
 
     /// A question that was refused says why on the page; a worker that died ends this stage.
-    fn tell(self, trouble: Trouble) {
+    pub(crate) fn tell(self, trouble: Trouble) {
         if trouble != Trouble::Superseded {
             self.trouble.try_set(Some(trouble));
         }
