@@ -85,8 +85,10 @@ pub struct SegmentAnswer {
     pub largest_free: u64,
     /// Its pool, where the file tells: "default", "graph 1".
     pub pool: Option<String>,
-    /// Its stream: "default", "0x55d0".
+    /// The raw handle of its stream, hexadecimal with "0x"; absent of the default stream.
     pub stream: Option<String>,
+    /// Number of its stream, by first appearance.
+    pub stream_number: u32,
     /// True when it can grow and shrink.
     pub is_expandable: bool,
 }

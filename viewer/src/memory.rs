@@ -155,13 +155,20 @@ pub fn segment_name(segment: &SegmentAnswer) -> String {
     }
 }
 
-/// What a segment is apart from the usual: "graph 1, stream 0x55d0, expandable".
+/// What a segment is apart from the usual: "graph 1, stream 2, expandable".
 pub fn belonging(segment: &SegmentAnswer) -> String {
-    let unusual = |text: &Option<String>| text.clone().filter(|text| text != "default");
-    let pool = unusual(&segment.pool);
-    let stream = unusual(&segment.stream).map(|stream| format!("stream {stream}"));
+    let pool = segment.pool.clone().filter(|pool| pool != "default");
+    let stream = segment.stream.as_ref().map(|_| format!("stream {}", segment.stream_number));
     let expandable = segment.is_expandable.then(|| "expandable".to_owned());
     pool.into_iter().chain(stream).chain(expandable).collect::<Vec<_>>().join(", ")
+}
+
+/// A segment's stream, for a table: "default", "1 (0x55d0)".
+pub fn stream_name(segment: &SegmentAnswer) -> String {
+    match &segment.stream {
+        Some(handle) => format!("{} ({handle})", segment.stream_number),
+        None => "default".to_owned(),
+    }
 }
 
 /// One block: "512 MiB in use at 0x7f0000200000".
@@ -207,6 +214,14 @@ pub fn out_of_memory(oom: &OomAnswer, memory: &MemoryAnswer) -> Vec<String> {
         ),
     };
     let mut said = vec![device, inside];
+    if oom.device_free >= oom.asked {
+        said.insert(
+            1,
+            "That is more than was asked for, but memory is taken from the device in whole segments, which are \
+             larger than small requests, and a process can have a limit of its own"
+                .to_owned(),
+        );
+    }
     if memory.roomiest.as_ref().is_some_and(|roomiest| roomiest.largest_free >= oom.asked) {
         said.push(
             "That range is large enough but was not used: a request is met only from blocks of its own pool and stream"
@@ -256,7 +271,8 @@ mod tests {
             active: 12 << 20,
             largest_free,
             pool: Some("graph 1".to_owned()),
-            stream: Some("default".to_owned()),
+            stream: None,
+            stream_number: 0,
             is_expandable: false,
         }
     }
@@ -321,6 +337,21 @@ mod tests {
     }
 
     #[test]
+    fn a_segment_is_named_by_what_is_unusual_about_it() {
+        let plain = segment(0);
+        let segment = SegmentAnswer {
+            pool: Some("default".to_owned()),
+            stream: Some("0x55d0".to_owned()),
+            stream_number: 2,
+            is_expandable: true,
+            ..plain.clone()
+        };
+        assert_eq!(segment_name(&segment), "0x7f00 (stream 2, expandable)");
+        assert_eq!(stream_name(&segment), "2 (0x55d0)");
+        assert_eq!(stream_name(&plain), "default");
+    }
+
+    #[test]
     fn what_is_left_out_is_said() {
         assert!(left_out(&memory()).is_empty());
         let crowded = MemoryAnswer {
@@ -358,6 +389,8 @@ mod tests {
         assert!(told[3].starts_with("8.00 MiB of the free memory shares"), "{told:?}");
         let other = out_of_memory(&oom(5 << 20), &memory());
         assert!(other[2].contains("of its own pool and stream"), "{other:?}");
+        let small = out_of_memory(&oom(1 << 19), &memory());
+        assert!(small[1].starts_with("That is more than was asked for"), "{small:?}");
         let large = out_of_memory(&oom(64 << 20), &memory());
         assert!(large[2].starts_with("8.00 MiB of the free"), "{large:?}");
     }

@@ -191,10 +191,8 @@ impl Document {
             active: active_of(moment, segment),
             largest_free: free.map(|block| block.size).max().unwrap_or(0),
             pool: reservations.pool(segment.reservation).map(words::pool),
-            stream: stream.map(|stream| match stream {
-                0 => "default".to_owned(),
-                handle => format!("{handle:#x}"),
-            }),
+            stream: stream.filter(|handle| **handle != 0).map(|handle| format!("{handle:#x}")),
+            stream_number: reservations.stream[row],
             is_expandable: reservations.is_expandable[row],
         }
     }

@@ -14,7 +14,7 @@ use web_sys::{CanvasRenderingContext2d, HtmlCanvasElement, KeyboardEvent, Pointe
 use super::size::Size;
 use crate::app::App;
 use crate::format::{bytes, count, exact_bytes};
-use crate::memory::{Blocks, Walk, belonging, block_phrase, left_out, out_of_memory, summary};
+use crate::memory::{Blocks, Walk, belonging, block_phrase, left_out, out_of_memory, stream_name, summary};
 use crate::timeline::{Frames, Inks, Latest, Stage, context, watch_size};
 use crate::worker::Trouble;
 
@@ -81,8 +81,10 @@ pub(crate) fn MemoryMap(stage: Stage) -> impl IntoView {
 /// Asks again whenever the cursor, the width or a choice changes.
 fn ask(pane: Pane) {
     let latest = Latest::new();
+    // The height follows from the answer, and must not ask again.
+    let width_css = Memo::new(move |_| pane.size_css.get().0);
     Effect::new(move || {
-        let (width_css, _) = pane.size_css.get();
+        let width_css = width_css.get();
         if width_css < 1.0 {
             return;
         }
@@ -360,15 +362,14 @@ fn table(answer: &MemoryAnswer) -> impl IntoView + use<> {
         .segments
         .iter()
         .map(|segment| {
-            let unknown = || "unknown".to_owned();
             view! {
                 <tr>
                     <th scope="row"><code>{segment.address.clone()}</code></th>
                     <td><Size bytes=segment.size/></td>
                     <td><Size bytes=segment.active/></td>
                     <td><Size bytes=segment.largest_free/></td>
-                    <td>{segment.pool.clone().unwrap_or_else(unknown)}{segment.is_expandable.then_some(", expandable")}</td>
-                    <td>{segment.stream.clone().unwrap_or_else(unknown)}</td>
+                    <td>{segment.pool.clone().unwrap_or_else(|| "unknown".to_owned())}{segment.is_expandable.then_some(", expandable")}</td>
+                    <td>{stream_name(segment)}</td>
                 </tr>
             }
         })
