@@ -513,9 +513,10 @@ impl Painter<'_> {
         inks: &Inks,
         (left, top, width, height): (f64, f64, f64, f64),
     ) {
-        context.set_fill_style_str(&inks.line);
+        let has_room = width > 2.0;
+        context.set_fill_style_str(if has_room { &inks.dim } else { &inks.line });
         context.fill_rect(left, top, width, height);
-        if width > 2.0 {
+        if has_room {
             context.set_fill_style_str(&inks.paper);
             context.fill_rect(left, top + 1.0, width - 1.0, height - 2.0);
         }
