@@ -64,11 +64,11 @@ async fn the_blocks_follow_the_cursor_and_a_click_on_one_selects_its_allocation(
     // A click on a block selects its allocation, which the timeline then marks.
     let timeline = browser.find("timeline").await;
     let unmarked = pixels(&browser, &timeline).await;
-    // The sixth row holds two blocks that live long enough to be seen on the whole timeline.
+    // The thirteenth row is one block, which is there from before the first event to the end.
     let named = eventually("the name of a block in use", || async {
         let mut seen = String::new();
-        for x_css in [200, 240, 300] {
-            browser.hover(&canvas, x_css, 5 * 18 + 9).await;
+        for x_css in [180, 170, 190] {
+            browser.hover(&canvas, x_css, 12 * 18 + 9).await;
             seen = browser.find("memory-block").await.text().await.unwrap();
             if seen.contains(" in use at 0x") {
                 browser.driver().action_chain().click().perform().await.unwrap();
