@@ -1,7 +1,6 @@
 // The page's worker: loads the engine and answers the page's messages, one after the other.
-// What travels: {id, kind, question, file?} in, {id, ok, answer, pixels?, ids?, bits?} or {id, ok: false, problem} out,
-// {id, progress: {doing, done, total}} in between. The questions' types are in api/src/picture.rs
-// and api/src/holders.rs.
+// What travels: {id, kind, question, file?} in, {id, ok, answer, …arrays} or {id, ok: false, problem} out,
+// {id, progress: {doing, done, total}} in between. The questions' types are in api/src: picture.rs, holders.rs, memory.rs.
 import init, { Engine } from "/engine.js";
 
 // Enough for the directory of a pack of ten million events.
@@ -11,7 +10,7 @@ const ready = init({ module_or_path: "/engine_bg.wasm" });
 let engine = null;
 // Settles when the stacks of the open pack are there; questions about stacks wait for it, and pictures don't wait for them.
 let stacks = Promise.resolve();
-const ABOUT_STACKS = new Set(["allocation", "holders", "marked"]);
+const ABOUT_STACKS = new Set(["allocation", "holders", "marked", "top_stacks"]);
 let queue = Promise.resolve();
 
 self.onmessage = ({ data }) => {
@@ -61,6 +60,13 @@ async function handle(id, kind, question, file) {
     }
     case "levels":
       return { answer: engine.levels(question) };
+    case "memory": {
+      const answer = engine.memory(question);
+      return { answer, cells: engine.block_cells(), sizes: engine.block_sizes() };
+    }
+    case "top_stacks":
+      await stacks;
+      return { answer: engine.top_stacks(question) };
     case "allocation":
       await stacks;
       return { answer: engine.allocation(question) };

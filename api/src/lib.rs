@@ -14,6 +14,7 @@ pub mod inspection;
 pub mod picture;
 pub mod breakdown;
 pub mod holders;
+pub mod memory;
 pub mod event;
 pub mod problem;
 pub mod paths;

@@ -6,13 +6,17 @@
 //! active bytes, so that no peak vanishes, and stacks what is alive there ([`bands`]). Beyond some two thousand in a
 //! column, the smallest allocations are summed up in one exact "other" band. [`raster`] fills pixels, and for each the number of the
 //! allocation it shows.
+//!
+//! The other picture is of one moment, its segments as rows and in them their blocks ([`Map`]).
 
 mod index;
 mod bands;
 mod raster;
+mod map;
 
 pub use bands::{Band, Bands};
 pub use index::Index;
+pub use map::{Map, MapKind, MapOrder, MapRect, MapScale, MapView, Spot};
 pub use raster::{ID_NONE, ID_OTHER, Palette, Raster};
 
 /// A window onto a trace, and the pixels to fill.

@@ -25,7 +25,7 @@ pub use fragmentation::{Fragmentation, fragmentation};
 pub use frees::{FreeSite, FreeSites};
 pub use reservations::Reservations;
 pub use rounding::Rounding;
-pub use state::{BlockAt, SegmentAt, StateAt};
+pub use state::{BlockAt, FreeAt, SegmentAt, StateAt};
 
 use crate::Snapshot;
 use crate::model::{Action, BlockState, Device, StackId};

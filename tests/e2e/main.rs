@@ -6,6 +6,7 @@ mod push_to_picture;
 mod upload_by_hand;
 mod open_without_upload;
 mod who_holds_it;
+mod memory_at_cursor;
 mod sampled_run;
 mod bad_file;
 mod command_line;

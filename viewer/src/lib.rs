@@ -17,6 +17,7 @@ pub mod holders;
 pub mod heat;
 pub mod samples;
 pub mod grid;
+pub mod memory;
 pub mod uploads;
 pub mod timeline;
 

@@ -20,12 +20,12 @@ mod canvas;
 mod tooltip;
 
 #[cfg(target_arch = "wasm32")]
-pub(crate) use canvas::Canvas;
+pub(crate) use canvas::{Canvas, Frames, watch_size};
 #[cfg(target_arch = "wasm32")]
 pub(crate) use latest::Latest;
 #[cfg(target_arch = "wasm32")]
 pub(crate) use marked::Marked;
 #[cfg(target_arch = "wasm32")]
-pub(crate) use paint::Curve;
+pub(crate) use paint::{Curve, Inks, context};
 #[cfg(target_arch = "wasm32")]
 pub(crate) use stage::Stage;

@@ -1,7 +1,7 @@
 //! The page's side of the worker, which opens snapshots and draws bands off the main thread.
 //!
 //! A question is `{id, kind, question, file?}` with the question as JSON; the answer is `{id, ok, answer,
-//! pixels?, ids?, bits?}` or `{id, ok: false, problem}`; while a file is opened `{id, progress}` come before it.
+//! …arrays}` or `{id, ok: false, problem}`; while a file is opened `{id, progress}` come before it.
 //!
 //! There is one worker, and it is kept: a file can be opened with the server gone. It holds one snapshot at a
 //! time; an [`Open`] is the right to ask about that one, and worth nothing once another is opened.
@@ -10,10 +10,12 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use js_sys::{Function, Object, Reflect, Uint8Array, Uint8ClampedArray, Uint32Array};
+use js_sys::{Float64Array, Function, Object, Reflect, Uint8Array, Uint8ClampedArray, Uint32Array};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tidegauge_api::breakdown::Breakdown;
 use tidegauge_api::holders::{HoldersAnswer, HoldersQuestion, MarkedQuestion};
+use tidegauge_api::memory::{MemoryAnswer, MemoryQuestion};
 use tidegauge_api::picture::{
     AllocationAnswer, AllocationQuestion, ArchiveListing, LevelsAnswer, LevelsQuestion, Opened,
     PictureAnswer, PictureQuestion,
@@ -22,6 +24,8 @@ use wasm_bindgen::prelude::Closure;
 use wasm_bindgen::{JsCast as _, JsValue};
 use wasm_bindgen_futures::JsFuture;
 use web_sys::{File, MessageEvent, WorkerOptions, WorkerType};
+
+use crate::memory::Blocks;
 
 /// Where the worker's script lies.
 const SCRIPT: &str = "/worker.js";
@@ -206,6 +210,21 @@ impl Open {
     /// The levels at a state.
     pub(crate) async fn levels(&self, question: LevelsQuestion) -> Result<LevelsAnswer, Trouble> {
         answer(&self.ask("levels", &question).await?)
+    }
+
+    /// Segments and blocks at a state.
+    pub(crate) async fn memory(&self, question: MemoryQuestion) -> Result<(MemoryAnswer, Blocks), Trouble> {
+        let reply = self.ask("memory", &question).await?;
+        let cells = part(&reply, "cells").dyn_into().map(|cells: Uint32Array| cells.to_vec());
+        let sizes = part(&reply, "sizes").dyn_into().map(|sizes: Float64Array| sizes.to_vec());
+        let blocks =
+            cells.ok().zip(sizes.ok()).and_then(|(cells, sizes)| Blocks::from_numbers(&cells, &sizes));
+        Ok((answer(&reply)?, blocks.ok_or_else(|| nonsense("memory without its blocks"))?))
+    }
+
+    /// The stacks that hold most at a state.
+    pub(crate) async fn top_stacks(&self, question: LevelsQuestion) -> Result<Breakdown, Trouble> {
+        answer(&self.ask("top_stacks", &question).await?)
     }
 
     /// Everything known of an allocation.

@@ -42,6 +42,44 @@ pub struct BlockAt {
     pub allocation: Option<u32>,
 }
 
+/// The free memory inside segments at one state.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct FreeAt {
+    /// All of it, bytes.
+    pub bytes: u64,
+    /// The largest free block, as its segment's row in [`StateAt::segments`] and bytes; the first of several.
+    pub largest: Option<(usize, u64)>,
+    /// Bytes of free blocks that share their segment with others, as [`super::Fragmentation::inactive_split`]
+    /// has them.
+    pub inactive_split: u64,
+}
+
+impl StateAt {
+    /// The blocks of a segment, by address.
+    pub fn blocks_of(&self, segment: &SegmentAt) -> &[BlockAt] {
+        self.blocks.get(segment.blocks.clone()).unwrap_or(&[])
+    }
+
+    /// What is free in it, and how much of that is of little use.
+    pub fn free(&self, reservations: &Reservations) -> FreeAt {
+        let mut found = FreeAt::default();
+        for (row, segment) in self.segments.iter().enumerate() {
+            let blocks = self.blocks_of(segment);
+            let is_split = blocks.len() > 1 && !reservations.is_expandable[segment.reservation as usize];
+            for block in blocks.iter().filter(|block| block.state == BlockState::Inactive) {
+                found.bytes = found.bytes.saturating_add(block.size);
+                if is_split {
+                    found.inactive_split = found.inactive_split.saturating_add(block.size);
+                }
+                if found.largest.is_none_or(|(_, largest)| block.size > largest) {
+                    found.largest = Some((row, block.size));
+                }
+            }
+        }
+        found
+    }
+}
+
 impl Replay {
     /// Rows of the allocations that are alive at a state, in order of allocation. Takes time proportional to the
     /// trace before it; [`crate::picture::Index::alive_at`] is quicker for many questions.

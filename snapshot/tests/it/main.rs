@@ -23,3 +23,4 @@ mod archives;
 mod strangers;
 mod pack;
 mod pictures;
+mod maps;

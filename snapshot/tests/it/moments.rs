@@ -65,6 +65,10 @@ fn at_every_moment_blocks_fill_their_segments_and_add_up_to_the_levels() {
                 let free = moment.blocks.iter().filter(|block| block.state == BlockState::Inactive);
                 let largest = free.map(|block| block.size).max().unwrap_or(0);
                 assert_eq!(fragmentation.largest_free[state], largest, "{name}, state {state}");
+                let free = moment.free(&replay.reservations);
+                assert_eq!(free.bytes, levels.reserved - levels.active, "{name}, state {state}");
+                assert_eq!(free.largest.map_or(0, |(_, bytes)| bytes), largest, "{name}, state {state}");
+                assert_eq!(free.inactive_split, fragmentation.inactive_split[state], "{name}, state {state}");
             }
         }
     }

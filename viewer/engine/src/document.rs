@@ -1,18 +1,25 @@
 //! An open snapshot and the answers to the page's questions about it.
 
 use tidegauge_api::Inspection;
+use tidegauge_api::breakdown::{Breakdown, breakdown};
 use tidegauge_api::holders::{self, HoldersAnswer, HoldersQuestion, MarkedQuestion};
 use tidegauge_api::inspection::inspect_replayed;
+use tidegauge_api::memory::{Block, MemoryAnswer, MemoryQuestion, OomAnswer, SegmentAnswer, SegmentTotal};
 use tidegauge_api::picture::{
     AllocationAnswer, AllocationQuestion, Curves, FrameAnswer, LevelsAnswer, LevelsQuestion, Opened,
     OpenedDevice, PictureAnswer, PictureQuestion,
 };
 use tidegauge_snapshot::Snapshot;
-use tidegauge_snapshot::model::{Device, StackId};
+use tidegauge_snapshot::filter::Filter;
+use tidegauge_snapshot::model::{Action, BlockState, Device, StackId};
 use tidegauge_snapshot::origins::Origins;
-use tidegauge_snapshot::pack;
-use tidegauge_snapshot::picture::{Bands, Index, Palette, Raster, View};
-use tidegauge_snapshot::replay::{NEVER, Replay, replay};
+use tidegauge_snapshot::picture::{Bands, Index, Map, MapRect, MapView, Palette, Raster, View};
+use tidegauge_snapshot::replay::{NEVER, Replay, SegmentAt, StateAt, replay};
+use tidegauge_snapshot::sums::By;
+use tidegauge_snapshot::{pack, words};
+
+/// Stacks that are named where memory ran out.
+const N_TOP_STACKS: usize = 5;
 
 /// An open snapshot: every device replayed and indexed.
 #[derive(Debug)]
@@ -127,6 +134,87 @@ impl Document {
         })
     }
 
+    /// Segments and blocks at one state, and their rectangles.
+    ///
+    /// # Errors
+    /// When the snapshot has nothing on that device.
+    pub fn memory(&self, question: &MemoryQuestion) -> Result<(MemoryAnswer, Vec<Block>), String> {
+        let (device, replay, index) = self.find(question.device)?;
+        let state = question.state.min(device.events.len() as u32);
+        let moment = replay.state_of(state, index.alive_at(replay, state));
+        let view =
+            MapView { width: question.width, scale: question.scale.into(), order: question.order.into() };
+        let map = Map::new(replay, &moment, view);
+        let blocks = map.rects.iter().map(|rect| self.block(replay, rect)).collect();
+        let segment = |row: &usize| self.segment(replay, &moment, &moment.segments[*row]);
+        let segments: Vec<_> = map.segments.iter().map(segment).collect();
+        let (total, shown) = (all_of(&moment), total(&segments));
+        let levels = replay.curves.at(state as usize);
+        let free = moment.free(&replay.reservations);
+        let answer = MemoryAnswer {
+            question: MemoryQuestion { state, width: map.view.width, ..*question },
+            segments,
+            total,
+            others: SegmentTotal {
+                segments: total.segments - shown.segments,
+                size: total.size - shown.size,
+                active: total.active - shown.active,
+            },
+            pending: levels.active.saturating_sub(levels.allocated),
+            waste: levels.active.saturating_sub(levels.requested),
+            inactive_split: free.inactive_split,
+            roomiest: free.largest.map(|(row, _)| segment(&row)),
+            n_merged: map.n_merged(),
+            grain: map.grain,
+            n_strays: moment.strays.len() as u64,
+            pinned: question
+                .pinned
+                .and_then(|id| map.spot(&moment, id))
+                .map(|spot| [spot.row, spot.x, spot.width]),
+            oom: self.oom(device, state),
+        };
+        Ok((answer, blocks))
+    }
+
+    fn block(&self, replay: &Replay, rect: &MapRect) -> Block {
+        let stack = replay.allocations.stack.get(rect.allocation as usize);
+        Block::new(rect, self.palette.color(stack.copied().unwrap_or(StackId::NONE)))
+    }
+
+    fn segment(&self, replay: &Replay, moment: &StateAt, segment: &SegmentAt) -> SegmentAnswer {
+        let reservations = &replay.reservations;
+        let row = segment.reservation as usize;
+        let stream = self.snapshot.streams.get(reservations.stream[row] as usize);
+        let free = moment.blocks_of(segment).iter().filter(|block| block.state == BlockState::Inactive);
+        SegmentAnswer {
+            address: format!("{:#x}", segment.address),
+            size: segment.size,
+            active: active_of(moment, segment),
+            largest_free: free.map(|block| block.size).max().unwrap_or(0),
+            pool: reservations.pool(segment.reservation).map(words::pool),
+            stream: stream.filter(|handle| **handle != 0).map(|handle| format!("{handle:#x}")),
+            stream_number: reservations.stream[row],
+            is_expandable: reservations.is_expandable[row],
+        }
+    }
+
+    fn oom(&self, device: &Device, state: u32) -> Option<OomAnswer> {
+        let trace = &self.snapshot.trace;
+        let event = event_before(device, state).filter(|event| trace.action[*event] == Action::OOM)?;
+        Some(OomAnswer { asked: trace.size[event], device_free: trace.address[event] })
+    }
+
+    /// The stacks that hold most at one state.
+    ///
+    /// # Errors
+    /// When the snapshot has nothing on that device.
+    pub fn top_stacks(&self, question: &LevelsQuestion) -> Result<Breakdown, String> {
+        let (device, replay, _) = self.find(question.device)?;
+        let origins = Origins { snapshot: &self.snapshot, device, replay };
+        let state = question.state.min(device.events.len() as u32);
+        Ok(breakdown(&origins, state, By::Stack, &Filter::default(), N_TOP_STACKS))
+    }
+
     /// Everything known of one allocation.
     ///
     /// # Errors
@@ -214,6 +302,27 @@ impl Document {
             start <= address && address - start < segments.total_size[*segment]
         };
         device.segments.clone().find(holds).map(|segment| u64::from(segments.stream[segment]))
+    }
+}
+
+fn active_of(moment: &StateAt, segment: &SegmentAt) -> u64 {
+    let active = moment.blocks_of(segment).iter().filter(|block| block.state != BlockState::Inactive);
+    active.map(|block| block.size).sum()
+}
+
+fn all_of(moment: &StateAt) -> SegmentTotal {
+    SegmentTotal {
+        segments: moment.segments.len() as u64,
+        size: moment.segments.iter().map(|segment| segment.size).fold(0, u64::saturating_add),
+        active: moment.segments.iter().map(|segment| active_of(moment, segment)).fold(0, u64::saturating_add),
+    }
+}
+
+fn total(segments: &[SegmentAnswer]) -> SegmentTotal {
+    SegmentTotal {
+        segments: segments.len() as u64,
+        size: segments.iter().map(|segment| segment.size).fold(0, u64::saturating_add),
+        active: segments.iter().map(|segment| segment.active).fold(0, u64::saturating_add),
     }
 }
 

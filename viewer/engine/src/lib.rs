@@ -9,7 +9,8 @@ pub mod document;
 use std::io;
 
 use document::Document;
-use js_sys::{Function, Uint8Array, Uint8ClampedArray, Uint32Array};
+use js_sys::{Float64Array, Function, Uint8Array, Uint8ClampedArray, Uint32Array};
+use tidegauge_api::memory::Block;
 use tidegauge_api::picture::{ArchiveListing, ArchiveMember};
 use tidegauge_snapshot::pack;
 use tidegauge_snapshot::read::{self, archive};
@@ -22,6 +23,8 @@ pub struct Engine {
     document: Option<Document>,
     header: Option<pack::Header>,
     raster: Option<tidegauge_snapshot::picture::Raster>,
+    /// Of the latest answer about memory.
+    blocks: Vec<Block>,
 }
 
 /// Bytes asked of a dropped file at a time.
@@ -237,6 +240,39 @@ impl Engine {
         let question = serde_json::from_str(question).map_err(sentence)?;
         let bits = self.open()?.marked(&question).map_err(sentence)?;
         Ok(Uint8Array::from(bits.as_slice()))
+    }
+
+    /// `MemoryQuestion` to `MemoryAnswer`, as JSON. The rectangles are then in [`Self::block_cells`] and
+    /// [`Self::block_sizes`].
+    ///
+    /// # Errors
+    /// A sentence when nothing is open, or the device has nothing.
+    pub fn memory(&mut self, question: &str) -> Result<String, JsValue> {
+        let question = serde_json::from_str(question).map_err(sentence)?;
+        let (answer, blocks) = self.open()?.memory(&question).map_err(sentence)?;
+        self.blocks = blocks;
+        serde_json::to_string(&answer).map_err(sentence)
+    }
+
+    /// The rectangles of the latest memory: [`Block::N_CELLS`] numbers each.
+    pub fn block_cells(&self) -> Uint32Array {
+        let cells: Vec<u32> = self.blocks.iter().flat_map(|block| block.to_numbers().0).collect();
+        Uint32Array::from(&cells[..])
+    }
+
+    /// Their sizes: [`Block::N_SIZES`] numbers each.
+    pub fn block_sizes(&self) -> Float64Array {
+        let sizes: Vec<f64> = self.blocks.iter().flat_map(|block| block.to_numbers().1).collect();
+        Float64Array::from(&sizes[..])
+    }
+
+    /// `LevelsQuestion` to `Breakdown`, as JSON: the stacks that hold most.
+    ///
+    /// # Errors
+    /// A sentence when nothing is open, or the device has nothing.
+    pub fn top_stacks(&self, question: &str) -> Result<String, JsValue> {
+        let question = serde_json::from_str(question).map_err(sentence)?;
+        serde_json::to_string(&self.open()?.top_stacks(&question).map_err(sentence)?).map_err(sentence)
     }
 
     fn open(&self) -> Result<&Document, JsValue> {

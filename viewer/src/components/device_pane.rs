@@ -13,6 +13,7 @@ use wasm_bindgen_futures::spawn_local;
 
 use super::holders::{FilterBox, Holders, Holding};
 use super::icicle::CallsIcicle;
+use super::memory_map::MemoryMap;
 use super::size::Size;
 use super::stack::{whole_stack, why_no_stack};
 use crate::app::App;
@@ -63,7 +64,7 @@ pub(crate) fn DevicePane(
         <FilterBox holding/>
         <div class="panes">
             <section class="pane-main" aria-label=if has_events { "Timeline" } else { "Memory" }>
-                {has_events.then(|| view! { <Canvas stage/> <Legend stage/> })}
+                {has_events.then(|| view! { <Canvas stage/> <Legend stage/> <MemoryMap stage/> })}
                 {without_events}
                 <CallsIcicle holding/>
             </section>

@@ -214,7 +214,7 @@ fn whats_at(stage: Stage, position: f64, bytes: f64) -> Option<(u32, Option<Owne
 }
 
 /// Keeps a signal at the canvas' size.
-fn watch_size(canvas: NodeRef<html::Canvas>, size_css: RwSignal<(f64, f64)>) {
+pub(crate) fn watch_size(canvas: NodeRef<html::Canvas>, size_css: RwSignal<(f64, f64)>) {
     let measure = move || {
         if let Some(Some(canvas)) = canvas.try_get_untracked() {
             let rect = canvas.get_bounding_client_rect();
@@ -236,7 +236,7 @@ fn watch_size(canvas: NodeRef<html::Canvas>, size_css: RwSignal<(f64, f64)>) {
 
 /// Paints at most once per frame of the screen, however often it is asked to.
 #[derive(Clone, Copy)]
-struct Frames(StoredValue<Rc<FramesInner>, LocalStorage>);
+pub(crate) struct Frames(StoredValue<Rc<FramesInner>, LocalStorage>);
 
 struct FramesInner {
     /// Number of the frame that is asked for.
@@ -253,7 +253,7 @@ impl Drop for FramesInner {
 }
 
 impl Frames {
-    fn new(paint: impl Fn() + 'static) -> Self {
+    pub(crate) fn new(paint: impl Fn() + 'static) -> Self {
         let inner = Rc::new(FramesInner { asked: Cell::new(None), callback: RefCell::new(None) });
         let weak = Rc::downgrade(&inner);
         let callback = Closure::<dyn Fn()>::new(move || {
@@ -266,7 +266,7 @@ impl Frames {
         Self(StoredValue::new_local(inner))
     }
 
-    fn request(self) {
+    pub(crate) fn request(self) {
         self.0.with_value(|inner| {
             if inner.asked.get().is_some() {
                 return;

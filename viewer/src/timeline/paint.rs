@@ -192,16 +192,16 @@ pub(crate) struct Marks {
 }
 
 /// Colors of the chrome, from the style sheet's tokens.
-struct Inks {
-    text: String,
-    dim: String,
-    line: String,
-    accent: String,
-    paper: String,
+pub(crate) struct Inks {
+    pub(crate) text: String,
+    pub(crate) dim: String,
+    pub(crate) line: String,
+    pub(crate) accent: String,
+    pub(crate) paper: String,
 }
 
 impl Inks {
-    fn from_style() -> Self {
+    pub(crate) fn from_style() -> Self {
         let root = document().document_element();
         let style = root.and_then(|root| window().get_computed_style(&root).ok().flatten());
         let token = |name: &str, otherwise: &str| {
