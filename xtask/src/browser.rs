@@ -18,7 +18,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Tally> {
     if let Some(why) = missing_browser()? {
         return Ok(Tally::skipped(why));
     }
-    counted(product_tests(workspace)?.args(["--", "--skip", "training::"]))
+    counted(product_tests(workspace)?.args(["--", "--skip", "training::", "--skip", "frameworks::"]))
 }
 
 /// `cargo test` of the whole product, told where its programs and the page are; test names may follow after `--`.
