@@ -293,13 +293,16 @@ def test_the_garbage_collector_is_left_as_it_was_found(train, receiver):
     script = """
         import gc, torch, tidegauge
         {before}
-        found = (gc.isenabled(), gc.get_freeze_count() > 0)
+        def state():
+            return gc.isenabled(), gc.get_freeze_count() > 0, gc.get_threshold()
+        gc.set_threshold(701, 11, 13)
+        found = state()
         tidegauge.start(steps=[1, 2])
         for _ in range(2):
             torch.cuda.alloc(1 << 20)
             tidegauge.step()
         tidegauge.stop()
-        print(found == (gc.isenabled(), gc.get_freeze_count() > 0))
+        print(found == state())
     """
     for before in ("", "gc.freeze()", "gc.disable()"):
         receiver.snapshots.clear()

@@ -7,8 +7,21 @@ use std::sync::{Mutex, PoisonError};
 
 use pyo3::{intern, prelude::*, types::PyAny};
 
-/// How many [`Aside`] there are.
-static N_ASIDE: Mutex<u32> = Mutex::new(0);
+/// What there is aside.
+static ALL: Mutex<All> = Mutex::new(All { n: 0, thresholds: None });
+
+struct All {
+    /// How many [`Aside`] there are.
+    n: u32,
+    /// The program's own thresholds.
+    thresholds: Option<(i64, i64, i64)>,
+}
+
+/// After so many collections of the middle generation everything is looked through: never, as far as anybody can wait.
+///
+/// A full collection while all is put aside would find nothing, and conclude that there is nothing: then the next one
+/// comes at once, in the middle of training, and takes tens of milliseconds.
+const NEVER: i64 = i32::MAX as i64;
 
 /// As long as one exists, the collector does not look at what was there when it was made (`gc.freeze()`): the
 /// snapshot, and everything else, which is looked at again afterwards.
@@ -34,15 +47,22 @@ pub(crate) fn without<'py, T>(
 impl Aside {
     fn put(collector: &Bound<'_, PyAny>) -> Option<Self> {
         let py = collector.py();
-        let mut n_aside = N_ASIDE.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
         let is_free = || -> PyResult<bool> {
             Ok(collector.call_method0(intern!(py, "get_freeze_count"))?.extract::<u64>()? == 0)
         };
-        if *n_aside == 0 && !is_free().unwrap_or(false) {
-            return None;
+        if all.n == 0 {
+            if !is_free().unwrap_or(false) {
+                return None;
+            }
+            let found = collector.call_method0(intern!(py, "get_threshold"));
+            all.thresholds = found.and_then(|found| found.extract::<(i64, i64, i64)>()).ok();
+            if let Some((young, middle, _)) = all.thresholds {
+                collector.call_method1(intern!(py, "set_threshold"), (young, middle, NEVER)).ok();
+            }
         }
         collector.call_method0(intern!(py, "freeze")).ok()?;
-        *n_aside += 1;
+        all.n += 1;
         Some(Self(()))
     }
 }
@@ -52,10 +72,15 @@ impl Drop for Aside {
         // Where Python has ended there is nothing to give back to.
         Python::try_attach(|py| {
             let collector = py.import(intern!(py, "gc"));
-            let mut n_aside = N_ASIDE.lock().unwrap_or_else(PoisonError::into_inner);
-            *n_aside -= 1;
-            if *n_aside == 0 {
-                collector.and_then(|collector| collector.call_method0(intern!(py, "unfreeze"))).ok();
+            let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+            all.n = all.n.saturating_sub(1);
+            if all.n > 0 {
+                return;
+            }
+            let Ok(collector) = collector else { return };
+            collector.call_method0(intern!(py, "unfreeze")).ok();
+            if let Some(thresholds) = all.thresholds.take() {
+                collector.call_method1(intern!(py, "set_threshold"), thresholds).ok();
             }
         });
     }

@@ -26,6 +26,10 @@ use crate::collector::Aside;
 /// The longest that the interpreter is held at a time.
 const SLICE: Duration = Duration::from_millis(1);
 
+/// How long it is left alone then. Whoever waits for it needs a moment to wake up; taken back sooner, it is asked for only
+/// after five milliseconds (`sys.getswitchinterval`), again and again.
+const PAUSE: Duration = Duration::from_millis(1);
+
 /// Values that are written between two looks at the clock.
 const VALUES_BETWEEN_LOOKS: u32 = 64;
 
@@ -95,7 +99,7 @@ fn free_piecemeal(snapshot: &Bound<'_, PyAny>) {
             if trace.del_slice(n.saturating_sub(FREED_AT_ONCE), n).is_err() {
                 break;
             }
-            py.detach(thread::yield_now);
+            py.detach(|| thread::sleep(PAUSE / 4));
         }
     }
 }
@@ -302,7 +306,11 @@ impl Pickler {
     /// Writes what there is while the interpreter is free for others.
     fn let_go(&mut self, py: Python<'_>) -> PyResult<()> {
         let Self { draft, written, .. } = self;
-        py.detach(|| draft.write_all(written))?;
+        py.detach(|| {
+            let done = draft.write_all(written);
+            thread::sleep(PAUSE);
+            done
+        })?;
         self.written.clear();
         self.held_since = Instant::now();
         Ok(())
