@@ -47,6 +47,8 @@ async function answer({ id, kind, question, file }) {
 }
 
 async function handle(id, kind, question, file) {
+  // They are there, or it failed, and then it throws why.
+  if (ABOUT_STACKS.has(kind)) await stacks;
   switch (kind) {
     case "open_file":
       return { answer: openFile(id, file, JSON.parse(question)) };
@@ -65,16 +67,12 @@ async function handle(id, kind, question, file) {
       return { answer, cells: engine.block_cells(), sizes: engine.block_sizes() };
     }
     case "top_stacks":
-      await stacks;
       return { answer: engine.top_stacks(question) };
     case "allocation":
-      await stacks;
       return { answer: engine.allocation(question) };
     case "holders":
-      await stacks;
       return { answer: engine.holders(question) };
     case "marked":
-      await stacks;
       return { answer: "null", bits: engine.marked(question) };
     default:
       throw `the worker does not know the question "${kind}"`;

@@ -9,13 +9,9 @@ use std::{
 };
 
 use base64::Engine as _;
-use tidegauge_api::{
-    Sidecar, paths, sidecar,
-    snapshot::{SnapshotDetails, State},
-    tus,
-};
+use tidegauge_api::{Sidecar, paths, sidecar, tus};
 
-use crate::fake_server::{Received, receive_head};
+use crate::fake_server::{self, Received, receive_head};
 
 /// A bad moment.
 #[derive(Debug, Clone, Copy)]
@@ -201,23 +197,8 @@ impl Inside {
 }
 
 fn details(status: &str, n: usize, already_here: bool) -> (String, String) {
-    let details = SnapshotDetails {
-        id: n.to_string(),
-        run_id: "01R".to_owned(),
-        run_name: "gpt".to_owned(),
-        place: Default::default(),
-        seq: 0,
-        state: State::Received,
-        problem: None,
-        file_name: None,
-        bytes: 8,
-        digest: String::new(),
-        received_at: "2026-01-01T00:00:00Z".to_owned(),
-        inspection: None,
-        sidecar: None,
-        already_here,
-    };
-    (format!("{status}\r\nContent-Type: application/json"), serde_json::to_string(&details).unwrap())
+    let body = fake_server::details(&n.to_string(), already_here);
+    (format!("{status}\r\nContent-Type: application/json"), body)
 }
 
 fn unpadded(base64url: &str) -> Vec<u8> {

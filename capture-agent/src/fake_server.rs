@@ -80,29 +80,34 @@ impl FakeServer {
     }
 }
 
+/// What a server says of a snapshot that it has.
+pub(crate) fn details(id: &str, already_here: bool) -> String {
+    let details = SnapshotDetails {
+        id: id.to_owned(),
+        run_id: "01R".to_owned(),
+        run_name: "gpt".to_owned(),
+        place: Default::default(),
+        seq: 0,
+        state: State::Received,
+        problem: None,
+        file_name: None,
+        bytes: 8,
+        digest: String::new(),
+        received_at: "2026-01-01T00:00:00Z".to_owned(),
+        inspection: None,
+        sidecar: None,
+        already_here,
+    };
+    serde_json::to_string(&details).unwrap()
+}
+
 impl Answer {
     pub(crate) fn new(head: &str, body: impl Into<String>) -> Self {
         Self { head: head.to_owned(), body: body.into(), before_body: false }
     }
 
     pub(crate) fn created() -> Self {
-        let details = SnapshotDetails {
-            id: "01J".to_owned(),
-            run_id: "01R".to_owned(),
-            run_name: "gpt".to_owned(),
-            place: Default::default(),
-            seq: 0,
-            state: State::Received,
-            problem: None,
-            file_name: None,
-            bytes: 8,
-            digest: String::new(),
-            received_at: "2026-01-01T00:00:00Z".to_owned(),
-            inspection: None,
-            sidecar: None,
-            already_here: false,
-        };
-        Self::new("201 Created\r\nContent-Type: application/json", serde_json::to_string(&details).unwrap())
+        Self::new("201 Created\r\nContent-Type: application/json", details("01J", false))
     }
 
     pub(crate) fn problem(status: u16, detail: &str) -> Self {

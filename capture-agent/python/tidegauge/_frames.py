@@ -23,6 +23,24 @@ def quietly(by):
     return wrap
 
 
+def tell_of_steps(by, stepping_class, stepped):
+    """Has a class's `step` tell that it is a step of `by`; `stepped` is given the object after each."""
+    step = stepping_class.step
+    if hasattr(step, "is_tidegauges"):
+        return
+
+    @functools.wraps(step)
+    def told(self, *arguments, **keywords):
+        # Before torch's optimizers can say the same: ZeRO 3 steps one for each of its groups.
+        _agent.steps_from(by)
+        returned = step(self, *arguments, **keywords)
+        stepped(self)
+        return returned
+
+    told.is_tidegauges = True
+    stepping_class.step = told
+
+
 def begin(counts_optimizer_steps):
     """Starts the session of a process whose device torch is just making usable, unless its script did."""
     _agent.start_unless_running(is_used=True)

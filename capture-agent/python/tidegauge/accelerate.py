@@ -1,10 +1,9 @@
 """Steps of accelerate's optimizers, for loops that are written by hand around an `Accelerator`."""
 
-import functools
 import weakref
 
 from . import _agent
-from ._frames import quietly
+from ._frames import quietly, tell_of_steps
 
 __all__ = ["install"]
 
@@ -17,25 +16,7 @@ def install(optimizer=None):
     """Has accelerate's optimizers tell when they step. `optimizer` is the module accelerate.optimizer."""
     if optimizer is None:
         import accelerate.optimizer as optimizer
-    _wrap(optimizer.AcceleratedOptimizer)
-
-
-@quietly(_NAME)
-def _wrap(optimizer_class):
-    step = optimizer_class.step
-    if hasattr(step, "is_tidegauges"):
-        return
-
-    @functools.wraps(step)
-    def told(self, *arguments, **keywords):
-        # Before torch's optimizer can say the same.
-        _agent.steps_from(_NAME)
-        returned = step(self, *arguments, **keywords)
-        _stepped(self)
-        return returned
-
-    told.is_tidegauges = True
-    optimizer_class.step = told
+    quietly(_NAME)(tell_of_steps)(_NAME, optimizer.AcceleratedOptimizer, _stepped)
 
 
 @quietly(_NAME)

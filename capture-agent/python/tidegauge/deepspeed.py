@@ -1,9 +1,7 @@
 """Steps of a DeepSpeed engine, as its `global_steps` counts them."""
 
-import functools
-
 from . import _agent
-from ._frames import quietly
+from ._frames import quietly, tell_of_steps
 
 __all__ = ["install"]
 
@@ -14,25 +12,7 @@ def install(engine=None):
     """Has DeepSpeed's engines tell when they step. `engine` is the module deepspeed.runtime.engine."""
     if engine is None:
         import deepspeed.runtime.engine as engine
-    _wrap(engine.DeepSpeedEngine)
-
-
-@quietly(_NAME)
-def _wrap(engine_class):
-    step = engine_class.step
-    if hasattr(step, "is_tidegauges"):
-        return
-
-    @functools.wraps(step)
-    def told(self, *arguments, **keywords):
-        # Before torch's optimizers can say so: ZeRO 3 steps one for each of its groups.
-        _agent.steps_from(_NAME)
-        returned = step(self, *arguments, **keywords)
-        _stepped(self)
-        return returned
-
-    told.is_tidegauges = True
-    engine_class.step = told
+    quietly(_NAME)(tell_of_steps)(_NAME, engine.DeepSpeedEngine, _stepped)
 
 
 @quietly(_NAME)

@@ -1,13 +1,13 @@
 //! An open snapshot and the answers to the page's questions about it.
 
 use tidegauge_api::Inspection;
-use tidegauge_api::breakdown::{Breakdown, breakdown};
+use tidegauge_api::breakdown::{Breakdown, breakdown, frames, levels_at};
 use tidegauge_api::holders::{self, HoldersAnswer, HoldersQuestion, MarkedQuestion};
 use tidegauge_api::inspection::inspect_replayed;
 use tidegauge_api::memory::{Block, MemoryAnswer, MemoryQuestion, OomAnswer, SegmentAnswer, SegmentTotal};
 use tidegauge_api::picture::{
-    AllocationAnswer, AllocationQuestion, Curves, FrameAnswer, LevelsAnswer, LevelsQuestion, Opened,
-    OpenedDevice, PictureAnswer, PictureQuestion,
+    AllocationAnswer, AllocationQuestion, Curves, LevelsAnswer, LevelsQuestion, Opened, OpenedDevice,
+    PictureAnswer, PictureQuestion,
 };
 use tidegauge_snapshot::Snapshot;
 use tidegauge_snapshot::filter::Filter;
@@ -118,20 +118,8 @@ impl Document {
     /// # Errors
     /// When the snapshot has nothing on that device.
     pub fn levels(&self, question: &LevelsQuestion) -> Result<LevelsAnswer, String> {
-        let (device, replay, _) = self.find(question.device)?;
-        let state = question.state.min(device.events.len() as u32);
-        let levels = replay.curves.at(state as usize);
-        let event = event_before(device, state);
-        let trace = &self.snapshot.trace;
-        Ok(LevelsAnswer {
-            state,
-            requested: levels.requested,
-            allocated: levels.allocated,
-            active: levels.active,
-            reserved: levels.reserved,
-            action: event.map(|event| self.snapshot.action_name(trace.action[event]).to_owned()),
-            time_us: event.and_then(|event| trace.time_us(event)),
-        })
+        let origins = self.origins(question.device)?;
+        Ok(levels_at(&origins, question.state.min(origins.device.events.len() as u32)))
     }
 
     /// Segments and blocks at one state, and their rectangles.
@@ -171,7 +159,7 @@ impl Document {
                 .pinned
                 .and_then(|id| map.spot(&moment, id))
                 .map(|spot| [spot.row, spot.x, spot.width]),
-            oom: self.oom(device, state),
+            oom: self.oom(&self.origins(question.device)?, state),
         };
         Ok((answer, blocks))
     }
@@ -198,9 +186,9 @@ impl Document {
         }
     }
 
-    fn oom(&self, device: &Device, state: u32) -> Option<OomAnswer> {
+    fn oom(&self, origins: &Origins<'_>, state: u32) -> Option<OomAnswer> {
         let trace = &self.snapshot.trace;
-        let event = event_before(device, state).filter(|event| trace.action[*event] == Action::OOM)?;
+        let event = origins.event_before(state).filter(|event| trace.action[*event] == Action::OOM)?;
         Some(OomAnswer { asked: trace.size[event], device_free: trace.address[event] })
     }
 
@@ -209,9 +197,8 @@ impl Document {
     /// # Errors
     /// When the snapshot has nothing on that device.
     pub fn top_stacks(&self, question: &LevelsQuestion) -> Result<Breakdown, String> {
-        let (device, replay, _) = self.find(question.device)?;
-        let origins = Origins { snapshot: &self.snapshot, device, replay };
-        let state = question.state.min(device.events.len() as u32);
+        let origins = self.origins(question.device)?;
+        let state = question.state.min(origins.device.events.len() as u32);
         Ok(breakdown(&origins, state, By::Stack, &Filter::default(), N_TOP_STACKS))
     }
 
@@ -227,9 +214,9 @@ impl Document {
             return Err(format!("device {} has no allocation {}", question.device, question.id));
         }
         let (from, to) = (allocations.from[row], allocations.to[row]);
-        let is_older = row < replay.n_preexisting;
-        let made = if is_older { None } else { event_before(device, from) };
-        let freed = if to == NEVER { None } else { event_before(device, to) };
+        let origins = self.origins(question.device)?;
+        let is_older = origins.is_older(row);
+        let (made, freed) = (origins.made_in(row), origins.ended_in(row));
         let trace = &self.snapshot.trace;
         let time = |event: Option<usize>| event.and_then(|event| trace.time_us(event));
         let stack = allocations.stack[row];
@@ -246,7 +233,7 @@ impl Document {
             preexisting: is_older,
             lifetime_us: time(made).zip(time(freed)).map(|(made, freed)| freed - made),
             stream: stream.or_else(|| self.stream_of_segment(device, allocations.address[row])),
-            stack: self.frames(stack),
+            stack: frames(&self.snapshot, stack),
             stack_missing: stack_missing(stack, is_older, to != NEVER),
             notes: made.map_or_else(Vec::new, |event| self.notes(event)),
         })
@@ -271,18 +258,6 @@ impl Document {
     fn origins(&self, ordinal: u32) -> Result<Origins<'_>, String> {
         let (device, replay, _) = self.find(ordinal)?;
         Ok(Origins { snapshot: &self.snapshot, device, replay })
-    }
-
-    fn frames(&self, stack: StackId) -> Vec<FrameAnswer> {
-        let strings = &self.snapshot.strings;
-        let frames = self.snapshot.stacks.frames(stack);
-        frames
-            .map(|frame| FrameAnswer {
-                name: strings.text(frame.name).into_owned(),
-                filename: strings.text(frame.filename).into_owned(),
-                line: frame.known_line(),
-            })
-            .collect()
     }
 
     fn notes(&self, event: usize) -> Vec<String> {
@@ -324,14 +299,6 @@ fn total(segments: &[SegmentAnswer]) -> SegmentTotal {
         size: segments.iter().map(|segment| segment.size).fold(0, u64::saturating_add),
         active: segments.iter().map(|segment| segment.active).fold(0, u64::saturating_add),
     }
-}
-
-/// The event that led to a state; none led to the first.
-fn event_before(device: &Device, state: u32) -> Option<usize> {
-    (state as usize)
-        .checked_sub(1)
-        .map(|event| device.events.start + event)
-        .filter(|event| *event < device.events.end)
 }
 
 fn curves(replay: &Replay, bands: Bands) -> Curves {
